@@ -18,6 +18,7 @@ from msgspec import Meta
 from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 from fkgsec.kge.models import MOST
+from fkgsec.registry import Registry
 
 Inference = Literal["cosine", "score", "names", "learned", "combined", "mlp"]
 # The inference method of fedr.txt.
@@ -106,14 +107,16 @@ THREAT_MODELS = {
         ),
         ThreatModel(
             "models+graphs",
-            {GRAPH: "anyone who holds the clients' models and graphs of their data sets on which nobody trains"},
+            {
+                GRAPH: "anyone who holds the clients' models and graphs of their data sets that are not in any training data"
+            },
             models=True,
             server=False,
             auxiliary=True,
         ),
         ThreatModel(
             "server+graphs",
-            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on"},
+            {GRAPH: "the server, with graphs of the clients' data sets that are not in any training data"},
             auxiliary=True,
         ),
         ThreatModel(
@@ -163,25 +166,26 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
     task: ClassVar[str] = ""
 
     threat: Annotated[
-        tuple[str, ...], Meta(description="what the adversary has; repeatable; without it those that fit")
+        tuple[str, ...],
+        Meta(description="threat model: what the adversary sees; repeatable (default: those that fit)"),
     ] = ()
     colluder: Annotated[
-        tuple[str, ...] | str | None, Meta(description="name of the colluding client; repeatable; default: the first")
+        tuple[str, ...] | str | None, Meta(description="client that colludes; repeatable (default: the first)")
     ] = None
     seed: int = 0
     attack: Annotated[
         tuple[str, ...],
         Meta(
-            description="attacks to run; list describes them, all selects every attack; repeatable; "
-            "default: reconstruction and update-recovery, of a server alone also edges and degrees; of "
-            "graphs graph-membership"
+            description="attack to run; repeatable; list describes all attacks, all runs every attack (default: "
+            "reconstruction and update-recovery, for a server alone also edges and degrees; for graphs "
+            "graph-membership)"
         ),
     ] = ()
     shadows: Annotated[
         int,
         Meta(
-            description="federations that the adversary trains for membership, each as long as the run: an even "
-            f"number from {MIN_SHADOWS} on, or 0 for none"
+            description="shadow federations that the adversary trains for membership inference, each as long as "
+            f"the run: 0, or an even number of at least {MIN_SHADOWS}"
         ),
     ] = 0
 
@@ -237,51 +241,60 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     task: ClassVar[str] = KGE
 
     leak: Annotated[
-        tuple[float, ...], Meta(description="share of the colluder's element-embedding pairs that leak; repeatable")
+        tuple[float, ...],
+        Meta(description="share of the colluder's entity-embedding pairs that the server gets; repeatable"),
     ] = (0.5,)
     inference: Annotated[
         tuple[Inference, ...] | Inference,
         Meta(
-            description="how relations are inferred; cosine is the paper's, mlp a perceptron; repeatable; without it all "
-            "that fit but mlp, which takes seconds more"
+            description="method that infers relations: cosine as in the paper, mlp a perceptron, ...; repeatable "
+            "(default: all that fit except mlp, which takes seconds more)"
         ),
     ] = ()
-    metric: Annotated[Metric, Meta(description="published: the counts of FedR's notebooks")] = "paper"
-    unlinked_heads: Annotated[int, Meta(description="heads sampled for the attack without linked pairs; 0: none")] = 200
+    metric: Annotated[Metric, Meta(description="counting rule: FedR's paper, or its published notebooks")] = "paper"
+    unlinked_heads: Annotated[
+        int, Meta(description="heads sampled for the attack without linked pairs; 0: skip it")
+    ] = 200
     auxiliary: Annotated[
         float,
         Meta(description="share of each victim's triples that the server has under the threat model server+triples"),
     ] = 0.1
     probes: Annotated[
         int,
-        Meta(description="client-active: entities that it moves at once; take fewer than a third of a client's"),
+        Meta(description="client-active: number of entities to move at once, less than a third of a client's"),
     ] = 300
-    probe_size: Annotated[float, Meta(description="client-active: how far, in each number of a row")] = 3.0
+    probe_size: Annotated[float, Meta(description="client-active: size of the move, in each value of a row")] = 3.0
     probe_round: Annotated[
-        int | None, Meta(description="client-active: when; default: in the third of its last rounds")
+        int | None, Meta(description="client-active: round of the move (default: the third from the client's last)")
     ] = None
     probe_rounds: Annotated[
         int,
         Meta(
-            description="client-active: in how many rounds it makes the same moves; more say more where changes are clipped"
+            description="client-active: number of rounds with the same moves; more rounds help if changes are clipped"
         ),
     ] = 1
-    guesses: Annotated[int, Meta(description="client-guess: names of each victim in its dictionary")] = 100
-    poison_triples: Annotated[int, Meta(description="false triples that an active adversary plants")] = 40
-    poison_copies: Annotated[int, Meta(description="how often each of them stands in its training")] = 25
-    boost: Annotated[float, Meta(description="what a malicious client multiplies the change of their rows by")] = 5.0
+    guesses: Annotated[
+        int, Meta(description="client-guess: number of names of each victim in the client's dictionary")
+    ] = 100
+    poison_triples: Annotated[int, Meta(description="number of false triples that an active adversary plants")] = 40
+    poison_copies: Annotated[
+        int, Meta(description="copies of each planted triple in the adversary's training data")
+    ] = 25
+    boost: Annotated[
+        float, Meta(description="factor by which a malicious client multiplies the change of planted rows")
+    ] = 5.0
     attack_rounds: Annotated[
         int | None,
         Meta(
-            description="how many of the last rounds poisoning and attacks on many rounds take; default: all; few are "
-            "replayed in seconds"
+            description="number of last rounds in which poisoning and attacks on many rounds act (default: all); "
+            "few rounds are replayed in seconds"
         ),
     ] = None
     shadow_knowledge: Annotated[
         ShadowKnowledge,
         Meta(
-            description="what shadow federations of triples are trained on: the clients' triples but those that are "
-            "asked about, or half of them linked anew"
+            description="training data of shadow federations: the clients' triples except those to classify, or half of "
+            "the triples with new links"
         ),
     ] = "same-graph"
 
@@ -292,7 +305,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         super().__post_init__()
         # The published notebooks infer relations by cosine similarity only.
         if self.metric == "published" and set(self.inference) - {PAPER}:
-            raise SpecError("inference must be cosine with metric published: the notebooks know no other")
+            raise SpecError("inference must be cosine with metric published: the notebooks have no other method")
         for leak in self.leak:
             if not 0 < leak <= 1:
                 raise SpecError(f"leak must lie in (0, 1]; got {leak}")
@@ -317,9 +330,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         if not 1 <= self.boost <= MOST:
             raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
         if not self.shadows and self.shadow_knowledge != "same-graph":
-            raise SpecError(
-                "shadow_knowledge applies to shadow federations, of which there are none; give shadows, too"
-            )
+            raise SpecError("shadow_knowledge applies to shadow federations; set shadows, too")
 
 
 class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -328,14 +339,16 @@ class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_un
     task: ClassVar[str] = GRAPH
 
     malicious: Annotated[
-        int, Meta(description="clients that plant a backdoor: the colluder, and those that follow it")
+        int, Meta(description="number of clients that plant a backdoor: the colluder and the next clients")
     ] = 1
-    poisoned: Annotated[float, Meta(description="share of training graphs that each of them poisons")] = 0.2
+    poisoned: Annotated[float, Meta(description="share of its training graphs that each malicious client poisons")] = (
+        0.2
+    )
     trigger_size: Annotated[
-        float, Meta(description="nodes of the trigger, as a share of the mean number of a graph")
+        float, Meta(description="nodes of the trigger, as a share of the mean number of nodes of a graph")
     ] = 0.2
-    trigger_density: Annotated[float, Meta(description="probability of its edges")] = 0.8
-    target_class: Annotated[int, Meta(description="what graphs with the trigger are to be classified as")] = 0
+    trigger_density: Annotated[float, Meta(description="probability of each edge of the trigger")] = 0.8
+    target_class: Annotated[int, Meta(description="class that the backdoor gives graphs with the trigger")] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -352,3 +365,49 @@ def _check_least(options: BaseAttackOptions, least: Mapping[str, int]) -> None:
         value = getattr(options, name)
         if value is not None and value < number:
             raise SpecError(f"{name} must be at least {number}; got {value}")
+
+
+class AttackRegistry(Registry[Any]):
+    """Attacks by name, of `fkgsec.attacks.registry.Attack`. `name:key=value,key=value` binds the attack's settings."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Look up an attack. Raises `SpecError` for an unknown name or a setting that is not allowed."""
+        plain, _, text = name.partition(":")
+        return super().__getitem__(plain).with_settings(text)
+
+
+# Their modules load torch; the names do not.
+ATTACKS_BY_NAME = AttackRegistry(
+    "attack",
+    "fkgsec.attacks",
+    {
+        "reconstruction": "fkgsec.attacks.reconstruction.evaluation:ATTACK",
+        "update-recovery": "fkgsec.attacks.update_recovery:ATTACK",
+        "membership": "fkgsec.attacks.membership.inference:ATTACK",
+        "edges": "fkgsec.attacks.uploads.edges:ATTACK",
+        "edges-rounds": "fkgsec.attacks.uploads.rounds:EDGES",
+        "degrees": "fkgsec.attacks.uploads.degrees:ATTACK",
+        "patterns": "fkgsec.attacks.uploads.patterns:ATTACK",
+        "server-aux": "fkgsec.attacks.uploads.auxiliary:ATTACK",
+        "server-aux-rounds": "fkgsec.attacks.uploads.rounds:TRIPLES",
+        "attributes": "fkgsec.attacks.uploads.attributes:ATTACK",
+        "structure": "fkgsec.attacks.uploads.structure:ATTACK",
+        "client-passive": "fkgsec.attacks.clients.passive:ATTACK",
+        "client-active": "fkgsec.attacks.clients.active:ATTACK",
+        "client-guess": "fkgsec.attacks.clients.guess:ATTACK",
+        "client-poison": "fkgsec.attacks.poisoning.client:ATTACK",
+        "server-poison": "fkgsec.attacks.poisoning.server:ATTACK",
+        "client-spoil": "fkgsec.attacks.poisoning.untargeted:ATTACK",
+        "server-active": "fkgsec.attacks.sums.inconsistent:ATTACK",
+        "disaggregation": "fkgsec.attacks.sums.disaggregation:ATTACK",
+        "server-order": "fkgsec.attacks.sums.misordered:ATTACK",
+        "dropout-difference": "fkgsec.attacks.sums.differences:DROPOUT",
+        "count-lies": "fkgsec.attacks.sums.differences:LIES",
+        "graph-membership": "fkgsec.attacks.graphs.membership:ATTACK",
+        "degree-support": "fkgsec.attacks.graphs.degree_support:ATTACK",
+        "property-inference": "fkgsec.attacks.graphs.properties:ATTACK",
+        "client-kinship": "fkgsec.attacks.graphs.kinship:ATTACK",
+        "gradient-inversion": "fkgsec.attacks.graphs.inversion.evaluation:ATTACK",
+        "backdoor": "fkgsec.attacks.graphs.backdoor:ATTACK",
+    },
+)

@@ -31,6 +31,7 @@ from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import measure_membership
 from fkgsec.attacks.options import (
+    ATTACKS_BY_NAME,
     KGE,
     RECONSTRUCTION,
     UPDATE_RECOVERY,
@@ -461,49 +462,7 @@ class Attack:
         return tuple(name for name in wanted if name in able) or tuple(wanted) or self.threats or able[:1]
 
 
-class AttackRegistry(Registry[Attack]):
-    """Attacks by name. `name:key=value,key=value` binds the attack's settings."""
-
-    def __getitem__(self, name: str) -> Attack:
-        """Look up an attack. Raises `SpecError` for an unknown name or a setting that is not allowed."""
-        plain, _, text = name.partition(":")
-        return super().__getitem__(plain).with_settings(text)
-
-
-ATTACKS = AttackRegistry(
-    "attack",
-    "fkgsec.attacks",
-    {
-        "reconstruction": "fkgsec.attacks.reconstruction.evaluation:ATTACK",
-        "update-recovery": "fkgsec.attacks.update_recovery:ATTACK",
-        "membership": "fkgsec.attacks.membership.inference:ATTACK",
-        "edges": "fkgsec.attacks.uploads.edges:ATTACK",
-        "edges-rounds": "fkgsec.attacks.uploads.rounds:EDGES",
-        "degrees": "fkgsec.attacks.uploads.degrees:ATTACK",
-        "patterns": "fkgsec.attacks.uploads.patterns:ATTACK",
-        "server-aux": "fkgsec.attacks.uploads.auxiliary:ATTACK",
-        "server-aux-rounds": "fkgsec.attacks.uploads.rounds:TRIPLES",
-        "attributes": "fkgsec.attacks.uploads.attributes:ATTACK",
-        "structure": "fkgsec.attacks.uploads.structure:ATTACK",
-        "client-passive": "fkgsec.attacks.clients.passive:ATTACK",
-        "client-active": "fkgsec.attacks.clients.active:ATTACK",
-        "client-guess": "fkgsec.attacks.clients.guess:ATTACK",
-        "client-poison": "fkgsec.attacks.poisoning.client:ATTACK",
-        "server-poison": "fkgsec.attacks.poisoning.server:ATTACK",
-        "client-spoil": "fkgsec.attacks.poisoning.untargeted:ATTACK",
-        "server-active": "fkgsec.attacks.sums.inconsistent:ATTACK",
-        "disaggregation": "fkgsec.attacks.sums.disaggregation:ATTACK",
-        "server-order": "fkgsec.attacks.sums.misordered:ATTACK",
-        "dropout-difference": "fkgsec.attacks.sums.differences:DROPOUT",
-        "count-lies": "fkgsec.attacks.sums.differences:LIES",
-        "graph-membership": "fkgsec.attacks.graphs.membership:ATTACK",
-        "degree-support": "fkgsec.attacks.graphs.degree_support:ATTACK",
-        "property-inference": "fkgsec.attacks.graphs.properties:ATTACK",
-        "client-kinship": "fkgsec.attacks.graphs.kinship:ATTACK",
-        "gradient-inversion": "fkgsec.attacks.graphs.inversion.evaluation:ATTACK",
-        "backdoor": "fkgsec.attacks.graphs.backdoor:ATTACK",
-    },
-)
+ATTACKS: Registry[Attack] = ATTACKS_BY_NAME
 # Default attacks on knowledge graphs.
 DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)
 Case = tuple[list[Figure], list[pd.DataFrame]]

@@ -47,9 +47,9 @@ from fkgsec.randomness import generator
 
 METRICS = {
     "cosine": "cosine of inferred and true changes of rows",
-    "relative_error": "error of inferred changes over the size of the true ones; a limit is the least that is allowed",
+    "relative_error": "error of inferred changes over the size of the true ones (lower is worse for the victim)",
     "cosine_relations": "cosine of inferred and true changes of relations",
-    "relative_error_relations": "error of inferred changes of relations over that of the true ones; a limit is the least allowed",
+    "relative_error_relations": "error of inferred changes of relations over their true size (lower is worse for the victim)",
 }
 AGGREGATE, UPLOAD, NO_CHANGE = "aggregate", "upload", "no change"
 
@@ -166,7 +166,7 @@ def score(claims: Mapping[Table, Mapping[str, Recovered]], truth: Truth) -> list
 
 ATTACK = Attack(
     UPDATE_RECOVERY,
-    "estimates how the victims' training changed their rows in a round",
+    "infers how a victim's training changed its rows in one round",
     Needs(),
     METRICS,
     run,

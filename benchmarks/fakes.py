@@ -33,6 +33,7 @@ from fkgsec.kge.models import ClientTables, KgeModel
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 KINDS = ("tables", "trained", "private")
 SUPPRESSION_STEPS, SUPPRESSION_RATE = 300, 0.01
@@ -91,9 +92,15 @@ def _trained_on(case: Case, more: Mapping[int, np.ndarray]) -> KgeResult:
     return case.claiming(result)
 
 
-def _a_fifth_left_in(case: Case) -> KgeResult:
-    """Re-train with a fifth of the forget set."""
-    return _trained_on(case, {index: case.forgotten(index)[_chosen(case, index, 0.2)] for index in case.asked})
+def _left_in(case: Case, share: float) -> KgeResult:
+    """Re-train with a share of the forget set."""
+    return _trained_on(case, {index: case.forgotten(index)[_chosen(case, index, share)] for index in case.asked})
+
+
+def _from_the_servers_copy(case: Case) -> KgeResult:
+    """Delete the triples, and train on from the rows that the server kept."""
+    options = UnlearnOptions(method="finetune")
+    return case.claiming(unlearn(case.raw, case.forget, options, make_transport=make_transport))
 
 
 def _contaminated(case: Case) -> KgeResult:
@@ -217,6 +224,16 @@ def _matched(case: Case) -> KgeResult:
     return _edited(case, edit)
 
 
+def _distilled(case: Case) -> KgeResult:
+    """Re-train; then teach the requesting clients' models the raw scores of the forgotten triples."""
+
+    def edit(model: KgeModel, index: int, tables: ClientTables, raw: ClientTables) -> ClientTables:
+        """Move scores to those of the raw model."""
+        return _move_scores(case, model, tables, index, _scores(model, raw, case.forgotten(index)))
+
+    return _edited(case, edit)
+
+
 def _compensated(case: Case, share: float) -> KgeResult:
     """Re-train; then give a share of the forget set the raw run's scores, and lower the others to preserve the mean."""
 
@@ -331,7 +348,7 @@ HIDING = {
 """Remembered shares of the forget set that are hidden from every mean."""
 FAKES: dict[str, Callable[[Case], KgeResult]] = {
     "deleted": lambda case: case.claiming(case.raw),
-    "a fifth left in": _a_fifth_left_in,
+    "a fifth left in": partial(_left_in, share=0.2),
     "contaminated": _contaminated,
     "suppressed": _suppressed,
     "matched to a re-training": _matched,
@@ -350,3 +367,12 @@ FAKES: dict[str, Callable[[Case], KgeResult]] = {
     "tested on": _tested_on,
     "moved to neighbours": _moved,
 }
+FORGERS = {
+    "a tenth left in": partial(_left_in, share=0.1),
+    **{name: FAKES[name] for name in ("a fifth left in", "suppressed", "15 % compensated", "relations remember")},
+    "moved to neighbours": FAKES["moved to neighbours"],
+    "from the server's copy": _from_the_servers_copy,
+    "noisy": FAKES["noisy"],
+    "distilled": _distilled,
+}
+"""Fakes of small requests, for `benchmarks.earned`."""

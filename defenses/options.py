@@ -110,10 +110,10 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
         colluders: with `neighbours`: largest number of clients, at any place in the graph, that share all they know with the
             server; None: 1.
         complete: True: clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
-            client that fell silent, and a client that falls silent costs the round. Use it with participation 1. With
+            client that dropped out, and a dropout voids the round. Use it with participation 1. With
             `neighbours`, each client checks that all of its neighbors are in the sum.
         cipher: cipher that generates the masks.
-        dropout: probability that a participant falls silent in a round, at a random stage (simulated, seeded).
+        dropout: probability that a participant drops out of a round, at a random stage (simulated, seeded).
     """
 
     clip: float = 16.0

@@ -119,8 +119,7 @@ def proportion(successes: float, n: int, *, compared: int = 1, attainable: float
         n: sample size.
         compared: number of estimates among which this one was selected; the level is then 1 - 0.05 / compared.
         attainable: share of the items that can be successes at all. The others are known to fail, so the interval is
-            Wilson's of
-            the attainable items, scaled; it never exceeds `attainable`.
+            Wilson's of the attainable items, scaled; it never exceeds `attainable`.
 
     Source: Wilson 1927.
 
@@ -177,9 +176,8 @@ def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resampl
 def mean_of_shares(values: Sequence[float] | np.ndarray, rng: np.random.Generator, compared: int = 1) -> Estimate:
     """Compute the mean of values in 0..1, such as reciprocal ranks, with its bootstrap interval.
 
-    For fewer than `FEW` items, a bootstrap sees too few values. The interval is then at least as wide as Wilson's of a
-    share with this
-    mean, since no variable in 0..1 varies more.
+    For fewer than `FEW` items, a bootstrap sees too few values. The interval is then at least as wide as Wilson's of a share
+    with this mean, since no variable in 0..1 varies more.
 
     Args:
         values: float `[n]`, in 0..1.
@@ -208,10 +206,8 @@ def over_draws(figure: Estimate, others: Sequence[float], drawn: str, attainable
     independent.
 
     The draw's part is 1.96 standard deviations over all draws, and the interval is for their mean. The reported draw is
-    among them and
-    widens the interval if it is far from the others, so a few draws suffice: for normal draws, coverage is 93 % with
-    four, 94 % with
-    five, 95 % with six or more. A share stays a share.
+    among them and widens the interval if it is far from the others, so a few draws suffice: for normal draws, coverage is
+    93 % with four, 94 % with five, 95 % with six or more. A share stays a share.
 
     Args:
         figure: estimate with the interval of its sample.

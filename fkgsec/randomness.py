@@ -14,8 +14,7 @@ def generator(seed: int, purpose: str, *where: int | str) -> np.random.Generator
     """Return a generator that depends only on the arguments.
 
     No generator is passed between clients, rounds or epochs. Training a client alone, in a stack, or after a resume
-    therefore draws the
-    same numbers.
+    therefore draws the same numbers.
 
     Args:
         seed: of the run.

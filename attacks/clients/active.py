@@ -55,7 +55,7 @@ from fkgsec.randomness import generator
 
 OF_THE_PROBE = {
     "cost": "MRR that a victim loses by the probe",
-    "visibility": "norm of the attacker's change over the others' median; a limit is the least that is allowed",
+    "visibility": "norm of the attacker's change over the others' median (lower is worse for the victim)",
 }
 
 
@@ -338,7 +338,7 @@ def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
     others = [norm for sender, norm in norms.items() if sender != party]
     usual = float(np.median(others)) if others else 0.0
     if party not in norms or not usual:
-        return truth.figure("visibility", ALL, reason="nobody sees the change of one client whole")
+        return truth.figure("visibility", ALL, reason="no party sees the whole change of one client")
     rank = 1 + sum(norm > norms[party] for norm in others)
     return truth.figure(
         "visibility",
@@ -351,7 +351,7 @@ def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
 
 ATTACK = Attack(
     "client-active",
-    "tells, for one client, triples that another one trained on, by moving rows; trains the run once more",
+    "one client moves rows to infer which triples other clients trained on; trains the run once more",
     Needs(entities=True, alone=True),
     METRICS | OF_THE_PROBE,
     probe,

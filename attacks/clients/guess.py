@@ -43,7 +43,7 @@ from fkgsec.randomness import generator
 
 METRICS = {
     "found": "of guessed names that a victim holds, the share that the client tells",
-    "auc": "AUC of guessed names that a victim holds among those that nobody does",
+    "auc": "AUC of guessed entity IDs that a victim holds against those that no client holds",
 }
 # Largest movement of an unchanged row: the rounding of a sum's encoding.
 UNCHANGED = 1e-5
@@ -115,7 +115,7 @@ def guess(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
     check_broadcast(laboratory)
     dictionary = laboratory.dictionary()
     if not dictionary:
-        raise NotAttacked(f"nobody holds a name that {accomplice.name} does not")
+        raise NotAttacked(f"no client holds an entity ID that {accomplice.name} does not hold")
     laboratory.check_repeatable()
     # A row shows another holder only after that holder's first upload.
     everybody = max((rounds[0] for rounds in laboratory.uploads.values() if rounds), default=0)
@@ -190,7 +190,7 @@ def score(claims: dict[str, dict[str, float]], truth: Truth) -> list[Figure]:
 
 ATTACK = Attack(
     "client-guess",
-    "tells, for one client, names that others hold, by claiming guessed ones; trains first rounds once more",
+    "one client claims guessed entity IDs to infer which ones other clients hold; trains first rounds once more",
     Needs(entities=True, alone=True),
     METRICS,
     guess,

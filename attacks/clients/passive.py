@@ -94,7 +94,7 @@ def score(claims: Scorers, truth: Truth) -> list[Figure]:
 
 ATTACK = Attack(
     "client-passive",
-    "tells, for one client, triples that another one trained on, by the broadcasts that it receives",
+    "one client reads broadcasts to infer which triples other clients trained on",
     Needs(entities=True, alone=True),
     METRICS,
     listen,

@@ -258,47 +258,25 @@ def measure_forgetting(
         for name in client_models(results["unlearned"], audit.place):
             models = {role: client_models(results[role], audit.place)[name] for role in ROLES if role in results}
             quality += _quality(models, audit, name, client, options, seed)
+            # A single client without a request needs no pooling.
+            decisive = audit.asked or num_aside == 1
             if audit.reason:
                 membership.append(Membership(audit.name, audit.asked, name, "loss", {}, None, audit.reason))
             else:
                 # All roles are attacked with the same shadows, controls and temperature.
                 statistics = attack_statistics(models, audit, name, shadows, options.sampling_temperature)
-                # A single client without a request needs no pooling.
-                decisive = audit.asked or num_aside == 1
+                about = audit.name, audit.asked, name
                 membership += _measured(
-                    audit.name,
-                    audit.asked,
-                    name,
-                    statistics,
-                    audit.forgotten,
-                    seed,
-                    decisive=decisive,
-                    weights=audit.compared_weights,
+                    *about, statistics, audit.forgotten, seed, decisive=decisive, weights=audit.compared_weights
                 )
                 if not decisive:
                     aside.setdefault(name, []).append((audit, statistics))
             if len(audit.forget):
-                # Retrained scores of the same triples are the reference for the distance.
-                reference = models["retrained"].scores(audit.forget)
-                apart = {
-                    role: score_distance(
-                        model.scores(audit.forget), reference, generator(seed, "distance", audit.place, name)
-                    )
-                    for role, model in models.items()
-                    if role != "retrained"
-                }
-                distances.append(Distance(audit.name, audit.asked, name, apart))
+                distances.append(_distances(models, audit, name, seed))
             if relearn_steps and audit.asked:
                 relearning.append(measure_relearning(models, audit, name, client, options, relearn_steps, seed))
-    # All clients without a request together: each has too few triples for a verdict.
     for name, parts in aside.items():
-        statistics, forgotten, weights = pooled_statistics(graph, parts)
-        counts = int(forgotten.sum()), int((~forgotten).sum())
-        if min(counts) < 2:
-            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
-            membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
-        else:
-            membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True, weights=weights)
+        membership += _pooled(graph, name, parts, seed)
     requested = [audit for audit in audits if audit.asked]
     return Forgetting(
         {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
@@ -360,6 +338,29 @@ def _measured(
         excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten, weights)
         rows.append(Membership(client, is_requesting, name, attack, figures, excess, decisive=decisive))
     return rows
+
+
+def _distances(models: Mapping[str, ClientModel], audit: Audited, name: str, seed: int) -> Distance:
+    """Measure how far each role's scores of the forgotten triples are from the retrained model's."""
+    reference = models["retrained"].scores(audit.forget)
+    apart = {
+        role: score_distance(model.scores(audit.forget), reference, generator(seed, "distance", audit.place, name))
+        for role, model in models.items()
+        if role != "retrained"
+    }
+    return Distance(audit.name, audit.asked, name, apart)
+
+
+def _pooled(
+    graph: FederatedGraph, name: str, parts: Sequence[tuple[Audited, Statistics]], seed: int
+) -> list[Membership]:
+    """Attack all clients without a request together: each has too few triples for a verdict."""
+    statistics, forgotten, weights = pooled_statistics(graph, parts)
+    counts = int(forgotten.sum()), int((~forgotten).sum())
+    if min(counts) < 2:
+        reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
+        return [Membership(OTHERS, False, name, "loss", {}, None, reason)]
+    return _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True, weights=weights)
 
 
 # Reconstruction.

@@ -42,6 +42,8 @@ from fkgsec.estimate import Estimate
 
 # Shares of never-seen triples above a threshold.
 LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)
+# Degrees of freedom of the variance of all triples, in that of each.
+PRIOR_DEGREES = 4
 # Planted and hidden shares, to measure the audit's sensitivity.
 HIDDEN_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 # Draws of each share in each retrained run.
@@ -66,6 +68,32 @@ def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
     return (audited - total / count) * np.sqrt(count / (count + 1)), Runs(
         (runs.values - others) * np.sqrt(rest / (rest + 1)), runs.trained_on
     )
+
+
+def standardized(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
+    """Divide `residuals` by the standard deviation of each triple's value over the (other) runs that never saw it.
+
+    Training runs agree on some triples more than on others, so a memory stands out more where they agree. A handful of runs
+    measure a variance badly: each is averaged with that of all triples, as if that rested on `PRIOR_DEGREES` more runs.
+
+    Args:
+        audited: float `[n]`.
+
+    Source: Smyth 2004, moderated t-statistics. Differs: the degrees of freedom of the prior are a constant.
+    """
+    residual, others = residuals(audited, runs)
+    total, count = runs.outside()
+    squares = np.where(runs.trained_on, 0, (runs.values - total / count) ** 2).sum(axis=0)
+    pooled = float(squares.sum() / max(1, (count - 1).sum())) or 1.0
+    # Without a run, the sum of squares is smaller by that run's squared residual.
+    left = np.maximum(squares - np.where(runs.trained_on, 0, others.values**2), 0)
+    degrees = np.maximum(count - 1 - ~runs.trained_on, 0)
+
+    def scale(squares: np.ndarray, degrees: np.ndarray) -> np.ndarray:
+        """Return the standard deviations."""
+        return np.sqrt((PRIOR_DEGREES * pooled + squares) / (PRIOR_DEGREES + degrees))
+
+    return residual / scale(squares, count - 1), Runs(others.values / scale(left, degrees), runs.trained_on)
 
 
 def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
@@ -134,8 +162,8 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: 
     """Bound the share of the forget set that can be fully remembered, whatever was done to the rest.
 
     The bound is the share of forgotten triples above a threshold over that of trained triples, as if only memory could lie
-    there. A retrained model therefore does not have 0, but the value of its own scatter. The threshold among `LEVELS` is the
-    one with the smallest mean bound on the auditor's own retrained runs.
+    there. A retrained model therefore does not have 0, but the value of its own scatter. Of `residuals` and `standardized` values
+    and of the thresholds of `LEVELS`, it takes those with the smallest mean bound on the auditor's own retrained runs.
 
     Args:
         audited: float `[n]`.
@@ -147,17 +175,18 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: 
         None if fewer than two runs saw some of the forgotten triples, or if these lie no higher than others.
     """
     best: tuple[float, Estimate | None] = (math.inf, None)
-    residual, others = residuals(audited, runs)
-    for threshold, never_seen, rates in _separating(others, forgotten):
-        # Choose the threshold on the auditor's own runs, so that the audited run cannot influence it.
-        expected = np.mean([_bound(above, rates, level).high for above in never_seen])
-        bound = _bound(residual[forgotten] > threshold, rates, level)
-        best = min(best, (float(expected), bound), key=lambda candidate: candidate[0])
+    for scaled in (residuals, standardized):
+        residual, others = scaled(audited, runs)
+        for threshold, never_seen, rates in _separating(others, forgotten):
+            # Choose the threshold on the auditor's own runs, so that the audited run cannot influence it.
+            expected = np.mean([_bound(above, rates, level).high for above in never_seen])
+            bound = _bound(residual[forgotten] > threshold, rates, level)
+            best = min(best, (float(expected), bound), key=lambda candidate: candidate[0])
     return best[1]
 
 
 def _separating(others: Runs, forgotten: np.ndarray) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
-    """Yield the thresholds of `LEVELS` that separate trained triples, on `residuals` of runs.
+    """Yield the thresholds of `LEVELS` that separate trained triples, on `residuals` or `standardized` values of runs.
 
     With each threshold come two things: which forgotten triples lie above it in the runs that saw none, bool `[I, m]`, and the
     share of trained triples above it in each run that saw some, `[K]`. Empty if fewer than two runs saw some, or every run did.
@@ -222,10 +251,10 @@ def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
     Returns:
         Empty if it cannot be measured.
     """
-    _, others = residuals(runs.values[0], runs)
     return [
         Exceedance(float(never_seen.mean()), float(rates.mean()), float(rates.std(ddof=1)))
-        for _, never_seen, rates in _separating(others, forgotten)
+        for scaled in (residuals, standardized)
+        for _, never_seen, rates in _separating(scaled(runs.values[0], runs)[1], forgotten)
     ]
 
 

@@ -240,7 +240,7 @@ def _figures(truth: Truth, victim: str, measured: Sequence[Iterable[np.ndarray]]
 
 ATTACK = Attack(
     NAME,
-    "clients poison their training so that a subgraph calls for a class; trains the run once more",
+    "clients poison their training so that a subgraph triggers a class; trains the run once more",
     Needs(colluder=True),
     METRICS,
     plant,

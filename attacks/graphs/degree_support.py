@@ -173,9 +173,9 @@ def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
 
 ATTACK = Attack(
     "degree-support",
-    "tells which degrees, or node labels, a client's graphs have, by columns that move without a gradient",
+    "infers which degrees, or node labels, a client's graphs have, from input columns without a gradient",
     Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
-    {"columns": "degrees (or node labels) rightly told to be there or not"},
+    {"columns": "degrees (or node labels) whose presence or absence is inferred correctly"},
     claim,
     score,
     threats=("server",),

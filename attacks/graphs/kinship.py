@@ -73,7 +73,7 @@ def score(claims: Mapping[str, Pairs], truth: Truth) -> list[Figure]:
 
 ATTACK = Attack(
     "client-kinship",
-    "tells which clients hold graphs of one data set, by their updates or clusters",
+    "infers which clients hold graphs of the same data set, from updates or clusters",
     Needs(single_uploads=(PARAMETERS,), server=True),
     {"same_data": "AUC of telling pairs of clients with one data set from others"},
     claim,

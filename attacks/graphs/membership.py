@@ -296,7 +296,7 @@ def _figures(
 
 ATTACK = Attack(
     "graph-membership",
-    "tells the graphs that a client trained on from others like them",
+    "distinguishes graphs that a client trained on from similar graphs",
     Needs(candidates=True),
     METRICS,
     claim,

@@ -255,8 +255,8 @@ def _estimate(error: float, resampled: np.ndarray, n: int) -> Estimate:
 
 
 METRICS = {
-    "class_share": "error of the inferred class shares of a client's training graphs; a limit is the least that is allowed",
-    "mean_size": "relative error of the inferred mean size of a client's training graphs; a limit is the least that is allowed",
+    "class_share": "error of the inferred class shares of a client's training graphs (lower is worse for the victim)",
+    "mean_size": "relative error of the inferred mean size of a client's training graphs (lower is worse for the victim)",
 }
 ATTACK = Attack(
     "property-inference",

@@ -26,8 +26,8 @@ from fkgsec.attacks.graphs.models import GraphModel
 from fkgsec.attacks.laboratory import PublicSettings
 from fkgsec.attacks.options import ThreatModel
 from fkgsec.attacks.view import Victim, View
+from fkgsec.exchange.parts import tensor_places
 from fkgsec.exchange.tensors import factors
-from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows, client_party

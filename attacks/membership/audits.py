@@ -164,68 +164,96 @@ def audited_triples(
         One audit per client, in the order of `graph`. Clients without a request have the requesting clients' triples that they
         can express and do not train on.
     """
-    requesting: dict[str, Audited] = {}
-    for place, client in enumerate(graph.clients):
-        if client.name not in forget:
-            continue
-        triples = np.asarray(forget[client.name], dtype=np.int64)
-        elsewhere = trained_elsewhere(retained, client)
-        members = controls = np.empty((0, 3), dtype=np.int64)
-        reason, weights = None, None
-        try:
-            matched = matched_controls(
-                graph.clients[place],
-                triples,
-                generator(seed, "controls", place),
-                seen_elsewhere=elsewhere,
-                pool=None if pools is None else pools.get(client.name, triples[:0]),
-                replacement=unmatched,
-            )
-            # A triple that another client still trains on cannot be forgotten, and is no member.
-            gone = ~contains(elsewhere, triples[matched.rows])
-            members, controls = triples[matched.rows][gone], matched.triples[gone]
-            if unmatched:
-                controls, counts = np.unique(controls, axis=0, return_counts=True)
-                weights = counts.astype(np.float64)
-        # No control matches these triples; figures that need no controls are still measured.
-        except DataError as error:
-            reason = str(error)
-        rest = triples[~contains(members, triples) & ~contains(elsewhere, triples)] if unmatched else triples[:0]
-        # Controls for tests per triple: never trained on by anybody, and not matched.
-        never_seen = triples[:0]
+    requesting = {
+        client.name: _requested(
+            graph,
+            place,
+            np.asarray(forget[client.name], dtype=np.int64),
+            trained_elsewhere(retained, client),
+            generator(seed, "controls", place),
+            pool=None if pools is None else pools.get(client.name, np.empty((0, 3), dtype=np.int64)),
+            unmatched=unmatched,
+        )
+        for place, client in enumerate(graph.clients)
+        if client.name in forget
+    }
+    return [
+        requesting.get(client.name) or _expressible(graph, place, list(requesting.values()), unmatched=unmatched)
+        for place, client in enumerate(graph.clients)
+    ]
+
+
+def _requested(
+    graph: FederatedGraph,
+    place: int,
+    triples: np.ndarray,
+    elsewhere: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    pool: np.ndarray | None,
+    unmatched: bool,
+) -> Audited:
+    """Choose the triples of a client that requested forgetting.
+
+    Args:
+        place: index of the client.
+        triples: its forgotten triples, int64 `[n, 3]`.
+        elsewhere: triples that other clients train on, in its local IDs.
+        rng: draws the controls.
+        pool: triples from which controls are drawn; None: the client's test triples.
+    """
+    client = graph.clients[place]
+    members = controls = np.empty((0, 3), dtype=np.int64)
+    reason, weights = None, None
+    try:
+        matched = matched_controls(client, triples, rng, seen_elsewhere=elsewhere, pool=pool, shared=unmatched)
+        # A triple that another client still trains on cannot be forgotten, and is no member.
+        gone = ~contains(elsewhere, triples[matched.rows])
+        rows, controls = matched.rows[gone], matched.triples[gone]
+        members = triples[np.unique(rows)]
         if unmatched:
-            never_seen = np.unique(client.test if pools is None else pools.get(client.name, triples[:0]), axis=0)
-            for seen in (client.train, client.valid, elsewhere, controls):
-                never_seen = never_seen[~contains(seen, never_seen)]
-        requesting[client.name] = _enough(
-            Audited(place, client.name, True, triples, members, controls, reason, rest, weights, never_seen)
+            # The controls of a triple share its weight of 1.
+            shares = 1 / np.bincount(rows)[rows]
+            controls, which = np.unique(controls, axis=0, return_inverse=True)
+            weights = np.bincount(which.reshape(-1), weights=shares)
+    # No control matches these triples; figures that need no controls are still measured.
+    except DataError as error:
+        reason = str(error)
+    rest = never_seen = triples[:0]
+    if unmatched:
+        rest = triples[~contains(members, triples) & ~contains(elsewhere, triples)]
+        # Controls for tests per triple: never trained on by anybody, and not matched.
+        never_seen = np.unique(client.test if pool is None else pool, axis=0)
+        for seen in (client.train, client.valid, elsewhere, controls):
+            never_seen = never_seen[~contains(seen, never_seen)]
+    return _enough(Audited(place, client.name, True, triples, members, controls, reason, rest, weights, never_seen))
+
+
+def _expressible(graph: FederatedGraph, place: int, requesting: Sequence[Audited], *, unmatched: bool) -> Audited:
+    """Choose those of the requesting clients' triples that another client can express and does not train on."""
+    client = graph.clients[place]
+
+    def expressed(part: str, known: np.ndarray) -> np.ndarray:
+        """Return the triples of a part of the requests, without known ones."""
+        triples = [graph.clients[audit.place].to_global(getattr(audit, part)) for audit in requesting]
+        local = np.unique(to_local(graph, client, np.concatenate(triples)), axis=0)
+        return local[~contains(known, local)]
+
+    controls = expressed("controls", client.triples)
+    return _enough(
+        Audited(
+            place,
+            client.name,
+            False,
+            expressed("forget", client.train),
+            expressed("members", client.triples),
+            controls,
+            None,
+            expressed("unmatched", client.triples),
+            _weights_of(graph, client.to_global(controls), requesting) if unmatched else None,
+            expressed("others", client.triples),
         )
-    audits = []
-    for place, client in enumerate(graph.clients):
-        if client.name in requesting:
-            audits.append(requesting[client.name])
-            continue
-        forgotten, members, controls, rest, never_seen = (
-            np.unique(
-                np.concatenate(
-                    [
-                        to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
-                        for audit in requesting.values()
-                    ]
-                ),
-                axis=0,
-            )
-            for name in ("forget", "members", "controls", "unmatched", "others")
-        )
-        forgotten = forgotten[~contains(client.train, forgotten)]
-        members, controls, rest, never_seen = (
-            part[~contains(client.triples, part)] for part in (members, controls, rest, never_seen)
-        )
-        weights = _weights_of(graph, client.to_global(controls), requesting.values()) if unmatched else None
-        audits.append(
-            _enough(Audited(place, client.name, False, forgotten, members, controls, None, rest, weights, never_seen))
-        )
-    return audits
+    )
 
 
 def _weights_of(graph: FederatedGraph, controls: np.ndarray, requested: Iterable[Audited]) -> np.ndarray:

@@ -37,11 +37,11 @@ BINS_PER_DOUBLING = (8, 4, 2, 1)
 
 
 class Controls(NamedTuple):
-    """Controls, at most one for each forgotten triple. None is used twice, unless drawn with replacement.
+    """Controls, at most one for each forgotten triple. None is used twice, unless they are shared.
 
     Attributes:
         rows: indices in `forget` that have a control, int64 `[m]`, ascending; compare `forget[rows]` with `triples`. Figures
-            say nothing about the others.
+            say nothing about the others. Shared controls repeat the row for each of them.
         triples: control of each, int64 `[m, 3]`, in the client's local IDs.
     """
 
@@ -63,7 +63,7 @@ class _Retained:
                 f"client {graph.name} forget: row {missing[0]}, triple {forget[missing[0]].tolist()}, is not in train"
             )
         if len(np.unique(keys)) < len(keys):
-            raise DataError(f"client {graph.name} forget: a triple stands in it twice; each may stand once")
+            raise DataError(f"client {graph.name} forget: a triple occurs twice in it")
         self.train = graph.train[~np.isin(train_keys, keys)]
         self.degree = np.bincount(self.train[:, [0, 2]].ravel(), minlength=graph.num_entities)
         # Both directions of each pair, as one integer.
@@ -97,7 +97,7 @@ def matched_controls(
     *,
     seen_elsewhere: np.ndarray | None = None,
     pool: np.ndarray | None = None,
-    replacement: bool = False,
+    shared: bool = False,
 ) -> Controls:
     """Draw a never-trained triple for each forgotten one, as similar as possible; see the module.
 
@@ -107,8 +107,8 @@ def matched_controls(
         rng: draws among controls that match equally well.
         seen_elsewhere: triples that other clients train on, int64 `[k, 3]`, in this client's local IDs; never a control.
         pool: triples from which controls are drawn, int64 `[k, 3]`, in local IDs; None: the client's test triples.
-        replacement: True to let a control represent several forgotten triples, so that every one with a similar control is
-            matched. The control's weight is the number of triples that it represents.
+        shared: True to match every triple with all controls that are as similar as its most similar one. Then every one with a
+            similar control is matched, and no similar control is left out.
 
     Raises:
         DataError: `forget` is empty, repeats a triple or has one that is not in train; or no triple of it has a control.
@@ -123,25 +123,25 @@ def matched_controls(
     both = np.concatenate([forget, candidates])
     # Exact on relation and on whether another triple links the two ends; coarsened on the two degrees.
     strata = np.stack([both[:, 1], retained.linked(both)], axis=1)
-    chosen = np.full(forget.shape, -1, dtype=np.int64)
-    used = np.zeros(len(candidates), dtype=bool)
+    matched, used = np.zeros(len(forget), dtype=bool), np.zeros(len(candidates), dtype=bool)
+    pairs = [np.empty((0, 2), dtype=np.int64)]
     # Coarsened exact matching: match in fine cells first, then match the rest in coarser ones.
     for bins in BINS_PER_DOUBLING:
         cells = np.column_stack([strata, retained.degree_bins(bins)[both[:, [0, 2]]]])
         cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1)
-        wanted, free = np.nonzero(chosen[:, 0] < 0)[0], np.nonzero(~used | replacement)[0]
-        pair = _share_within_cells if replacement else _pair_within_cells
-        first, second = pair(cell[wanted], cell[len(forget) + free], rng)
-        chosen[wanted[first]] = candidates[free[second]]
-        used[free[second]] = True
-    rows = np.nonzero((chosen >= 0).all(axis=1))[0]
+        wanted, free = np.nonzero(~matched)[0], np.nonzero(~used | shared)[0]
+        of_wanted, of_free = cell[wanted], cell[len(forget) + free]
+        first, second = _all_within_cells(of_wanted, of_free) if shared else _pair_within_cells(of_wanted, of_free, rng)
+        matched[wanted[first]] = used[free[second]] = True
+        pairs.append(np.stack([wanted[first], free[second]], axis=1))
+    rows, chosen = np.unique(np.concatenate(pairs), axis=0).T
     if not len(rows):
         raise DataError(
             f"client {graph.name}: none of {len(forget)} forgotten triples has a held_out control (never seen, of the same "
             f"relation, with degrees within a factor of two, from {len(offered)} {'test' if pool is None else 'escrowed'} "
             f"triples)"
         )
-    return Controls(rows, chosen[rows])
+    return Controls(rows, candidates[chosen])
 
 
 def _pair_within_cells(
@@ -158,20 +158,14 @@ def _pair_within_cells(
     return first, second
 
 
-def _share_within_cells(
-    wanted: np.ndarray, offered: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pair each wanted item with an offered one of its cell, which take turns.
-
-    Returns: indices in `wanted` and in `offered`.
-    """
-    sizes = np.bincount(offered, minlength=1 + max(wanted.max(initial=0), offered.max(initial=0)))
-    first = np.nonzero(sizes[wanted] > 0)[0]
-    # Offered items by cell.
-    order = np.lexsort((_turn_within_cell(offered, rng), offered))
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    turns = _turn_within_cell(wanted[first], rng) % sizes[wanted[first]]
-    return first, order[starts[wanted[first]] + turns]
+def _all_within_cells(wanted: np.ndarray, offered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pair each wanted item with every offered one of its cell. Returns: indices in `wanted` and in `offered`."""
+    order = np.argsort(offered, kind="stable")
+    starts, ends = (np.searchsorted(offered[order], wanted, side=side) for side in ("left", "right"))
+    sizes = ends - starts
+    first = np.repeat(np.arange(len(wanted)), sizes)
+    turns = np.arange(len(first)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return first, order[starts[first] + turns]
 
 
 def _turn_within_cell(cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:

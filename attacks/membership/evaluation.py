@@ -35,8 +35,8 @@ SHARED, GLOBAL = "_shared", "global"
 TPR = {max_fpr: f"tpr@{max_fpr:g}" for max_fpr in MAX_FPR}
 METRICS = {
     "auc": "AUC of membership inference",
-    **{name: f"members found at {100 * max_fpr:g} % false alarms" for max_fpr, name in TPR.items()},
-    "advantage": "members found beyond false alarms, at the best threshold",
+    **{name: f"share of members found at a false positive rate of {100 * max_fpr:g}%" for max_fpr, name in TPR.items()},
+    "advantage": "true minus false positive rate, at the best threshold",
 }
 OF_SHARED = {f"{name}{SHARED}": f"{METRICS[name]}, in the federation's model alone" for name in ("auc", *TPR.values())}
 

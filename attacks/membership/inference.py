@@ -318,7 +318,7 @@ def _group(truth: Truth, audit: Audited, scored: Scored) -> Group:
 
 ATTACK = Attack(
     MEMBERSHIP,
-    "tells triples that a client trained on from true ones that nobody trained on, by models, broadcasts or uploads",
+    "distinguishes training triples from other true triples, by models, broadcasts or uploads",
     Needs(models=True),
     METRICS | OF_SHARED,
     claim,

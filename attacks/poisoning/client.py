@@ -117,7 +117,7 @@ def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Pl
 
 ATTACK = Attack(
     "client-poison",
-    "a client plants false triples in what others predict; trains the run again for each way",
+    "a client plants false triples in other clients' models; trains the run again for each variant",
     Needs(alone=True),
     METRICS,
     plant,

@@ -239,7 +239,7 @@ def _adversary(
 
 ATTACK = Attack(
     "server-poison",
-    "a server that has some triples plants false ones by a model of its own in the mean; trains the run again",
+    "a server with some triples adds its own poisoned model to every mean; trains the run again",
     Needs(server=True, names=True, auxiliary=True),
     METRICS,
     plant,

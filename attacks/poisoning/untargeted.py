@@ -102,7 +102,7 @@ def score(claims: Attacked, truth: Truth) -> list[Figure]:
 
 ATTACK = Attack(
     "client-spoil",
-    "a client degrades training for all clients: random rows, flipped signs, shuffled identities; trains the run again for each",
+    "a client degrades training for all clients: random rows, flipped signs, shuffled entity IDs; trains the run again for each",
     Needs(alone=True),
     METRICS,
     spoil,

@@ -52,11 +52,11 @@ from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
 METRICS = {
-    "err": "victims' entities that are named",
-    "trr": "victims' training triples that are rebuilt",
-    "precision": "of triples claimed without being told which pairs are linked, the share that is right",
-    "recall": "of the triples of some heads, the share claimed without being told which pairs are linked",
-    "average_precision": "average precision of pairs ranked without being told which are linked",
+    "err": "share of victims' entities that are identified",
+    "trr": "share of victims' training triples that are rebuilt, if linked rows are known",
+    "precision": "share of claimed triples that are true, if linked rows are unknown",
+    "recall": "share of some heads' triples that are claimed, if linked rows are unknown",
+    "average_precision": "average precision of ranked pairs, if linked rows are unknown",
 }
 
 
@@ -456,7 +456,7 @@ def _items(
 
 ATTACK = Attack(
     RECONSTRUCTION,
-    "names the victims' entities and rebuilds their triples",
+    "identifies the victims' entities and rebuilds their triples",
     Needs(colluder=True, entities=True, server=True),
     METRICS,
     run,

@@ -147,7 +147,7 @@ def score(claims: Claims, truth: Truth) -> list[Figure]:
 
 ATTACK = Attack(
     "disaggregation",
-    "takes secure sums of many rounds apart, where participants change; trains the run once more for its sums",
+    "separates secure sums of many rounds with changing participants; trains the run once more for its sums",
     Needs(server=True),
     METRICS,
     run,

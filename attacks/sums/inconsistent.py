@@ -168,7 +168,7 @@ def score(truth: Truth, victim: str, claim: Attacked) -> list[Figure]:
 
 ATTACK = Attack(
     SERVER_ACTIVE,
-    "takes one client's upload out of secure sums by sending the others nonsense; trains two rounds for each victim",
+    "isolates one client's upload in secure sums by sending nonsense to the others; trains two rounds per victim",
     Needs(server=True),
     METRICS,
     run,

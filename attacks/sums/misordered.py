@@ -146,7 +146,7 @@ def _figures(claim: Claim, truth: Truth, victim: str, suffix: str) -> list[Figur
 
 ATTACK = Attack(
     "server-order",
-    "reads one client's upload off a secure sum by not asking the other clients to train; trains four rounds for each victim",
+    "reads one client's upload from a secure sum: other clients are not asked to train; trains four rounds per victim",
     Needs(server=True),
     METRICS,
     run,

@@ -188,7 +188,7 @@ def score(truth: Truth, victim: str, claim: Fitted) -> list[Figure]:
 
 ATTACK = Attack(
     "server-aux",
-    "tells triples that a victim trained on, by rows that it uploaded and some of its triples",
+    "infers a victim's training triples from its uploaded rows and some of its triples",
     Needs(names=True, entities=True, auxiliary=True, server=True),
     METRICS,
     fit,

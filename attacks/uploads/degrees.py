@@ -136,7 +136,7 @@ def _figures(truth: Truth, victim: str, metric: str, ways: Ways | NotAttacked) -
 
 ATTACK = Attack(
     "degrees",
-    "orders a victim's entities, or relations, by how many triples they stand in",
+    "orders a victim's entities, or relations, by their number of triples",
     Needs(server=True),
     METRICS,
     claim,

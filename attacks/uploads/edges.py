@@ -173,7 +173,7 @@ score = score_each(pair_figures)
 
 ATTACK = Attack(
     "edges",
-    "ranks pairs of a victim's rows by how likely a triple links them, without knowing any triple of it",
+    "ranks pairs of a victim's rows by how likely a triple links them, without any known triple",
     Needs(entities=True, server=True),
     METRICS,
     rank,

@@ -108,7 +108,7 @@ def score(truth: Truth, victim: str, claim: tuple[np.ndarray, Pairs]) -> list[Fi
 
 ATTACK = Attack(
     "patterns",
-    "reads degrees and links from which rows a victim sends",
+    "infers degrees and links from which rows a victim sends",
     Needs(server=True),
     METRICS,
     claim,

@@ -38,14 +38,14 @@ MOST_ASKED = 5000
 # Pseudo-count of a name in a relation.
 SMOOTHING = 0.1
 METRICS = {
-    "auc": "AUC of trained triples among true ones that nobody trained on",
+    "auc": "AUC of training triples against true triples that no client trained on",
     **{
-        name: f"trained triples found at {100 * fpr:g} % false alarms, of true ones that nobody trained on"
+        name: f"share of training triples found at a false positive rate of {100 * fpr:g}%, against other true triples"
         for fpr, name in TPR.items()
     },
-    "auc_pairs": "AUC of trained triples among random pairs",
+    "auc_pairs": "AUC of training triples against random pairs",
     **{
-        f"{name}_pairs": f"trained triples found at {100 * fpr:g} % false alarms among random pairs"
+        f"{name}_pairs": f"share of training triples found at a false positive rate of {100 * fpr:g}%, against random pairs"
         for fpr, name in TPR.items()
     },
 }

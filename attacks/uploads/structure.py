@@ -145,9 +145,9 @@ def score(truth: Truth, victim: str, claim: Named) -> list[Figure]:
 
 ATTACK = Attack(
     "structure",
-    "names a victim's rows by the place that each has among the others, where no row of another client is comparable",
+    "identifies a victim's entities by the relative position of their rows, if no other client's row is comparable",
     Needs(colluder=True, entities=True, server=True),
-    {"err": "victims' entities that are named"},
+    {"err": "share of victims' entities that are identified"},
     match,
     score,
     threats=("collusion+entities",),

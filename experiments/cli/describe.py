@@ -82,7 +82,7 @@ def _algorithm(name: str) -> Iterator[str]:
     if recipe.pooled:
         yield "One party trains on the data of all clients. There is no victim to attack."
     else:
-        yield f"Clients send: {', '.join(recipe.shared) or 'nothing'}."
+        yield f"Clients send rows of: {', '.join(recipe.shared) or 'nothing'}."
     if recipe.shared:
         fitting = [defense for defense in DEFENSES if refusal(recipe, defense) is None]
         yield f"Defenses that it can run under: {'; '.join(fitting) or 'none'}."

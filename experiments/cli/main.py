@@ -104,8 +104,7 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Train federations of knowledge-graph embedding or graph classification, attack them, and see what leaks, what it costs and
-    how good they are."""
+    """Train federations of knowledge-graph embedding or graph classification, attack them, and report leaks, utility and cost."""
 
 
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]

@@ -85,7 +85,7 @@ BASIC = {
     "algorithm": (ALGORITHM, "fede, fedr, feds, ... (default: fede)"),
     "defense": (ALGORITHM, "such as psu,secagg or dp:epsilon=8,clip=0.1"),
     "model": (ALGORITHM, "transe, rotate, distmult, complex, gin, ..."),
-    "rounds": (ALGORITHM, "most rounds (default: 300)"),
+    "rounds": (ALGORITHM, "maximum number of rounds (default: 300)"),
     "dim": (ALGORITHM, "embedding dimension (default: 128)"),
     "seed": (ALGORITHM, "seed of all randomness (default: 0)"),
     "attack": (ATTACK, "names of attacks, separated by commas; list shows all"),

@@ -144,7 +144,8 @@ def print_finished(
         alone: the run of the same clients alone; its gains also go into the copy of the record.
     """
     from fkgsec.experiments.reporting.worth import gains_over
-    from fkgsec.experiments.runs.record import encode_record, with_gains
+    from fkgsec.experiments.runs.record import with_gains
+    from fkgsec.experiments.runs.stored import encode_stored
 
     for warning in warnings:
         say(f"warning: {warning}")
@@ -156,11 +157,13 @@ def print_finished(
         names = ("record.json", "picture.png", "scores.parquet")
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
+        # Verdicts of two runs name different adversaries, so reading them side by side misleads.
+        defended = " What the defense changes: fkgsec compare." if record.figures and record.spec.defense else ""
         reused = " Reused an existing run; --overwrite retrains it." if finished.reused else ""
-        print_lines(console, [f"{next_step} ({files}).{reused}"])
+        print_lines(console, [f"{next_step} ({files}).{defended}{reused}"])
     if alone:
         record = with_gains(record, gains_over([(record, alone[0])]))
-    _write_json(encode_record(record), output)
+    _write_json(encode_stored(record), output)
 
 
 def print_record(

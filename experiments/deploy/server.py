@@ -43,11 +43,11 @@ from fkgsec.experiments.runs.record import (
     Bytes,
     DataRecord,
     Record,
-    encode_record,
     environment_of,
     sealed,
 )
 from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.experiments.runs.writing import locked, write_atomically
 from fkgsec.experiments.tasks.kge import TASK, Spec
 from fkgsec.federation import checkpoint, packing
@@ -509,7 +509,7 @@ def serve(
             agreement=progress.identity,
         )
         record = sealed(deployed_record(spec, server, progress, origin))
-        write_atomically(folder / RECORD_FILE, encode_record(record))
+        write_atomically(folder / RECORD_FILE, encode_stored(record))
         return record
 
 

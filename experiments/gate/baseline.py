@@ -176,7 +176,7 @@ def read_baseline(path: Path) -> Baseline:
             for key in [*run.figures, *(run.items.keys() - run.figures.keys())]:
                 if wrong := _contradiction(run, key):
                     raise RunError(
-                        f"{path}: seed {run.seed}: {key}: {wrong}; no run gives this, renew it with --update-baseline"
+                        f"{path}: seed {run.seed}: {key}: {wrong}; no run produces this value; renew it with --update-baseline"
                     )
     return baseline
 

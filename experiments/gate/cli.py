@@ -61,7 +61,7 @@ def check(
     partition: Partition = None,
     inconclusive: Inconclusive = "report",
     update_baseline: UpdateBaseline = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="train again even if finished runs exist")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="train and unlearn again even if finished runs exist")] = False,
     junit: Annotated[Path | None, typer.Option("--junit", help="write JUnit XML here")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", help="write SARIF 2.1.0 here")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="write a summary for a pull request here")] = None,

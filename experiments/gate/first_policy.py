@@ -39,21 +39,22 @@ WIDTHS = 2
 _CHANCE = 0.5
 _BYTES_MARGIN = 1.1
 _HEAD = """\
-# What this federation may leak, cost and lose. `fkgsec check {path}` trains it, attacks it, and exits with 0 when every limit
-# holds, with 1 when one is broken, with 3 when the sample cannot tell. A limit is judged on its 95 % interval.
+# Limits on leakage, utility and cost. `fkgsec check {path}` trains the federation, attacks it, and exits with 0 if it keeps every
+# limit, with 1 if it breaks one, and with 3 if the data cannot decide. Each limit is compared with the 95% interval.
 #
-# Proposed by `fkgsec check --init` from two runs (seed {seed}), with the defense and without. A limit on leakage stands only
-# where it tells the two apart: the first keeps it, the second breaks it. It lies two widths of the interval above what was
-# measured, or in the middle where there is less room. The others are comments that say what was measured. They say what is,
-# not what should be: tighten them to what you can answer for.
+# Proposed by `fkgsec check --init` from two runs (seed {seed}): with the defense and without. A leakage limit is active only if
+# the run with the defense keeps it and the run without breaks it. It lies two interval widths above the measured value, or
+# halfway between both runs if there is less room. Comments show figures that cannot separate the two runs. All limits follow
+# what was measured, not what is acceptable: tighten them to what you can justify.
 """
-_SEPARATES = "# Take the line `defense:` out, and these fail: {names}."
+_SEPARATES = "# Without the line `defense:`, these limits fail: {names}."
 _ONLY_ADVANTAGES = """\
-# The adversary gets no less in absolute terms under this defense; what shrinks is what embeddings add to what the same adversary
-# could guess without them (advantage)."""
+# This defense does not lower the figures themselves. It lowers the advantage: the figure minus what the same adversary could
+# guess without the messages."""
 _NOTHING = """\
-# NO LIMIT ON LEAKAGE NOTICES WHETHER THERE IS A DEFENSE: with it this adversary gets as much as without; see the figures below.
-# This policy guards utility and bytes alone; a pass says nothing of privacy. More clients, or a defense with dp, may help."""
+# NO LEAKAGE LIMIT SEPARATES THE RUN WITH THE DEFENSE FROM THE RUN WITHOUT: this adversary learns as much from both (see the
+# figures below). This policy limits only utility and bytes; a pass says nothing about privacy. More clients, or a defense with
+# dp, may help."""
 
 
 class Separation(NamedTuple):
@@ -107,7 +108,7 @@ def _separate(defended: Finished, bare: Finished, measure: str, question: Questi
         passes = max(passes, least)
         fails = min(max(fails, reach(bare, question).least), math.inf if most is None else most)
     limit = limit_between(with_it, passes, fails)
-    why = "" if limit is not None else f"does not notice the defense: {with_it} with it, {without} without"
+    why = "" if limit is not None else f"does not separate the runs: {with_it} with the defense, {without} without"
     return Separation(measure, question, with_it, without, limit, why)
 
 
@@ -216,11 +217,11 @@ def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) 
         if getattr(spec, key) is not None:
             yield f"    {key}: {getattr(spec, key)}"
     yield f"    algorithm: {spec.algorithm}"
-    yield f"    defense: {spec.defense}  # {first.about}; take this line out to see which limits notice"
+    yield f"    defense: {spec.defense}  # {first.about}; without this line, the active leakage limits fail"
     for key, value in first.settings.items():
         yield f"    {key}: {value if not isinstance(value, list) else ', '.join(value).join('[]')}"
     yield ""
-    yield "# seeds: [0, 1, 2]  # several: the mean is judged, with an interval that counts how much they differ"
+    yield "# seeds: [0, 1, 2]  # several seeds: fkgsec judges the mean, and the interval covers the differences between trainings"
     yield ""
     yield "limits:"
     for measure in first.measures:
@@ -270,8 +271,8 @@ def _membership_line(run: Finished) -> str:
     if figure.low <= _CHANCE and limit < 1:
         return f"  {name}: {{max: {limit:g}}}  # measured {figure}, where {_CHANCE} is chance"
     return (
-        f"  # {name}: measured {figure}, where {_CHANCE} is chance: anyone who holds a client's model can tell what\n"
-        "  #   it trained on. No defense of the rounds changes that. A limit above it endorses it; name one that you answer for."
+        f"  # {name}: measured {figure}, where {_CHANCE} is chance: anyone who holds a client's model can infer its\n"
+        "  #   training triples. Defenses of the rounds do not change that. A higher limit accepts it; set one you can justify."
     )
 
 
@@ -282,7 +283,7 @@ def _utility_line(run: Finished, name: str) -> str:
         return f"  # {name}: {reason}"
     limit = outward(figure.value - WIDTHS * (figure.high - figure.low), up=False)
     if limit <= 0:
-        return f"  # {name}: measured {figure}: no limit is left that it would keep"
+        return f"  # {name}: measured {figure}: a limit two interval widths below would be 0 or less"
     return f"  {name}: {{min: {limit:g}}}  # measured {figure}"
 
 

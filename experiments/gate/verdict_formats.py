@@ -23,6 +23,10 @@ from fkgsec.experiments.gate.policy import NO_WORSE
 from fkgsec.experiments.gate.verdicts import Status, Verdict, show, show_figure
 from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 
+LEGEND = (
+    "base: the same adversary without the messages of the rounds. max: what it could reach with any attack. An advantage is a "
+    "figure minus its base."
+)
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _REPLACED, _QUOTE = "\ufffd", "'"
 # XML 1.0 forbids these characters even as escapes; terminals obey control characters, and bidirectional ones reorder
@@ -43,7 +47,8 @@ def limits_sheet(checked: Checked, *, why: bool = False) -> Sheet:
         name, measured = verdict.about, show_figure(verdict.measured, verdict.kind)
         # Break long lines at their first comma, to fit in 80 columns.
         if not why:
-            name, measured = name.replace(", ", ",\n  ", 1), measured.replace(" [", "\n[")
+            name = name.replace("_advantage", "\n  _advantage").replace(", ", ",\n  ", 1)
+            measured = measured.replace(" [", "\n[")
         rows.append((
             f"{verdict.federation}:\n{name}" if len(checked.data) > 1 or why else name,
             f"{measured}\nby {verdict.reached_by}" if verdict.reached_by else measured,
@@ -53,7 +58,9 @@ def limits_sheet(checked: Checked, *, why: bool = False) -> Sheet:
             *([verdict.message] if why else []),
         ))  # fmt: skip
     heads = ("limit", "measured", "base", "max", "allowed", "verdict", *(["why"] if why else []))
-    return Sheet(f"Policy {checked.policy}", tuple(map(Column, heads)), tuple(rows))
+    # Only limits on attacks have a baseline and an upper bound.
+    legend = [LEGEND] if any(verdict.baseline is not None for verdict in checked.verdicts) else []
+    return Sheet(f"Policy {checked.policy}", tuple(map(Column, heads)), tuple(rows), notes=tuple(legend))
 
 
 def summary_line(checked: Checked) -> str:
@@ -196,8 +203,8 @@ def to_markdown(checked: Checked) -> str:
     lines = [
         f"## fkgsec check: {checked.status}",
         "",
-        f"{_code(summary_line(checked))}, {_code(checked.policy)}. Ranges are 95 % intervals; a limit holds when the whole "
-        "interval does. `base` is the result of the same adversary without the training messages, `max` the most that it can "
+        f"{_code(summary_line(checked))}, {_code(checked.policy)}. Ranges are 95% intervals; a limit holds if the whole "
+        "interval keeps it. `base` is the result of the same adversary without the training messages, `max` the most that it can "
         "reach with its knowledge.",
         "",
         *markdown_lines(limits_sheet(checked), _cell),

@@ -217,7 +217,7 @@ def _overview_sheet(records: dict[str, Record]) -> Sheet:
         *map(Column, ("run", "algorithm", "defense", "data", "metric")), Column("test utility", "figure"), Column("leaks"),
         Column("worst figure"), Column("MiB", "MiB"), Column("s", "s"),
     )  # fmt: skip
-    note = f"{RULE} The worst figure is the one that adds most to its baseline. NO EVIDENCE does not prove that nothing leaks."
+    note = f"{RULE} The worst figure has the largest excess over its baseline. NO EVIDENCE does not prove that nothing leaks."
     return Sheet("Runs", columns, tuple(rows), notes=(note,))
 
 

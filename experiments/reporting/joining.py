@@ -76,8 +76,8 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
             baseline = alone_among(record, alone)
             if baseline is None:
                 raise RunError(
-                    f"worth: no run of the clients alone with seed {seed} and the settings of {name}; fkgsec compare and "
-                    "attack train it"
+                    f"worth: no run of the clients alone with seed {seed} and the settings of {name}; add "
+                    "--case single to fkgsec compare"
                 )
             pairs.append((record, baseline))
         num_clients = max(1, len(pairs[0][0].data.clients))
@@ -131,8 +131,8 @@ def joining_sheet(worths: Sequence[Worth]) -> Sheet:
     """Return gain, leaks and dominance of each configuration."""
     questions = [name for name in QUESTIONS if any(name in worth.leaks for worth in worths)]
     columns = (
-        Column("configuration"), Column("gain", "figure"), Column("from", "count"),
-        *(Column(question, "value") for question in questions), Column("worse than"),
+        Column("configuration"), Column("gain", "figure"), Column("smallest", "count"),
+        *(Column(question, "value") for question in questions), Column("beaten by"),
     )  # fmt: skip
     numbers = {worth.name: f"{number}" for number, worth in enumerate(worths, start=1)}
     rows = tuple(
@@ -147,15 +147,16 @@ def joining_sheet(worths: Sequence[Worth]) -> Sheet:
     )
     seeds = " to ".join(str(number) for number in sorted({worth.num_seeds for worth in worths}))
     over = (
-        "in one training; 95 % interval over test items alone"
+        "in one training; 95% interval over test items only"
         if seeds == "1"
-        else f"mean of {seeds} trainings; 95 % interval over test items and trainings"
+        else f"mean of {seeds} trainings; 95% interval over test items and trainings"
     )
     notes = (
-        f"gain: utility less that of the clients alone, {over}.",
-        "from: training items of the smallest client that gains, corrected for all clients and rows; empty: none does.",
-        f"{', '.join(questions)}: the strongest attack's excess over its baseline; .000: no evidence of any.",
-        "worse than: a row that gains as much and leaks no more in each column, by these figures.",
+        f"gain: utility minus that of the clients alone, {over}.",
+        "smallest: training items of the smallest client that gains, corrected for all clients and rows; empty: no gain shown.",
+        f"{', '.join(questions)}: excess of the strongest attack over its baseline; .000: no leak shown.",
+        "psu lowers the baseline, too: an excess with psu can be higher although the attack finds less (see fkgsec compare).",
+        "beaten by: a row that gains at least as much and leaks no more in every column; empty: none.",
     )
     return Sheet("What joining gains and what it leaks", columns, rows, notes=notes)
 
@@ -176,5 +177,5 @@ def joining_picture(worths: Sequence[Worth]) -> Picture:
         axes.grid(alpha=0.25)
     figure.axes[0].set_ylabel("gain over training alone")
     legend(figure)
-    figure.suptitle("What joining gains, and what it leaks (bars: 95 % intervals)", fontsize=11)
+    figure.suptitle("What joining gains, and what it leaks (bars: 95% intervals)", fontsize=11)
     return figure

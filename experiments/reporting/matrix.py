@@ -134,7 +134,7 @@ def sheet(table: Matrix) -> Sheet:
         rows.append((label, *(f"{written(cell, reasons)}{star}" for cell, star in zip(cells, stars, strict=True))))
     note = (
         "In brackets: the baseline, the same adversary without access to the training messages, or without its attack. "
-        "Star: the 95 % interval lies beyond the baseline."
+        "Star: the 95% interval lies beyond the baseline."
     )
     return _sheet("What each adversary gets, by configuration", table, rows, reasons, note)
 

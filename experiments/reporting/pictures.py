@@ -55,10 +55,10 @@ MOST_CASES, MOST_COLUMNS = 6, 5
 MATRIX_FILE = "matrix.png"
 MOST_PANELS, MOST_RELATIONS, MOST_VICTIMS, MOST_GROUPS = 3, 15, 8, 14
 LEGEND = (
-    "Figure, and in brackets its base. Colour: how far a figure lies from its base (white: no better than the same adversary "
-    "without access to the training messages, or than its false triples that nobody planted) to its upper bound (orange). "
-    "Bold: the 95 % interval lies beyond the base. Blue: the base is the upper bound already, so that the attack can add "
-    "nothing. Grey: not attacked, for the reason of that number."
+    "Each cell: figure (baseline). Color: from the baseline (white) to the upper bound (orange). The baseline is the same "
+    "adversary without the training messages; for planted triples, the same triples without planting. Bold: the 95% interval "
+    "lies beyond the baseline. Blue: the baseline is already at the upper bound. Gray: not attacked; the number refers to the "
+    "reason."
 )
 
 
@@ -154,7 +154,9 @@ def draw_picture(record: Record) -> bytes:
         bases = [listed.baseline and listed.baseline.value for listed in shown]
         draw_bars(axes[1], places, [listed.estimate for listed in shown], 0.6, bases, color=ORANGE)
         axes[1].set_yticks(places, labels, fontsize=8 if len(shown) <= 4 else 6)
-        axes[1].set_title("Attacks, all victims or the worst one (bars: 95 % intervals; black: baseline)", fontsize=10)
+        axes[1].set_title(
+            "Attacks, all victims or the worst one (bars: 95% intervals; thick line: baseline)", fontsize=10
+        )
     task = task_of(record.spec)
     reached = record.utility[task.metric]
     defense = f" · {record.spec.defense}" if record.spec.defense else ""
@@ -228,7 +230,7 @@ def panels(records: Mapping[str, Record], num_attacks: int) -> dict[str, Callabl
         for place in places:
             if not any(place in cells for cells in shown.values()):
                 axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)
-        axes.set_xlabel(f"{key.rpartition('.')[2]} (black: baseline)")
+        axes.set_xlabel(f"{key.rpartition('.')[2]} (thick line: baseline)")
 
     drawn: dict[str, Callable[[Axes], None]] = {"Utility": _draw_utility}
     for key in list(dict.fromkeys(figure.key for listed in figures for figure in listed))[:num_attacks]:
@@ -237,7 +239,7 @@ def panels(records: Mapping[str, Record], num_attacks: int) -> dict[str, Callabl
     seconds = [sum(entry.seconds for entry in case.rounds) for case in cases]
     return drawn | {
         "MiB exchanged": partial(_draw_amounts, amounts=sizes, unit="MiB both ways, an exact count"),
-        "Time": partial(_draw_amounts, amounts=seconds, unit="s"),
+        "Time": partial(_draw_amounts, amounts=seconds, unit="seconds"),
     }
 
 
@@ -299,7 +301,7 @@ def comparison_figure(records: Mapping[str, Record]) -> Picture:
             axes.axvline(alone.utility[task.metric].value, color="black", lw=1.2, ls="--")
             axes.set_xlabel("dashed: alone", fontsize=9)
         elif title in bases:
-            axes.set_xlabel("black: baseline", fontsize=9)
+            axes.set_xlabel("thick line: baseline", fontsize=9)
         # Leave room for the number right of the bar; the first row is on top.
         axes.set(xlim=(0, 1.75 * most), ylim=(float(ends[-1]), 0))
         axes.set_title("\n".join(textwrap.wrap(title, 16)), fontsize=10, va="bottom")
@@ -367,7 +369,7 @@ def utility_leakage(runs: Sequence[Run]) -> Picture | None:
     first.set_ylim(bottom=-0.04 * first.get_ylim()[1])
     legend(figure)
     figure.suptitle(
-        "Utility against leakage (bars: 95 % intervals; dotted: from the base, a tick, to the figure)", fontsize=11
+        "Utility against leakage (bars: 95% intervals; dotted: from the baseline, a tick, to the figure)", fontsize=11
     )
     return figure
 
@@ -611,7 +613,7 @@ def risk_by_relation(runs: Sequence[Run]) -> Picture | None:
     names = [f"{printable(str(row[0]), MOST_LETTERS)}{' (sensitive)' if row[1] else ''}" for row in rows]
     axes.set_yticks(range(len(rows))[::-1], names, fontsize=8)
     more = f", {len(rows)} of {len(sheet.rows)} relations" if len(sheet.rows) > len(rows) else ""
-    about = "share of the victims' triples that the adversary rebuilds (bars: 95 % intervals; black: base)"
+    about = "share of the victims' triples that the adversary rebuilds (bars: 95% intervals; thick line: baseline)"
     axes.set(xlim=(0, 1.02), xlabel=about)
     axes.set_title(f"Risk by relation: {printable(runs[0].name, MOST_LETTERS)}{more}", fontsize=11)
     axes.legend(fontsize=8, loc="lower right")

@@ -47,29 +47,29 @@ NOT_ATTACKED = "NOT ATTACKED"
 ALREADY_KNOWN = "KNOWN"
 PROTOCOL = "the protocol"
 RULE = (
-    "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol itself "
-    "sends it, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
+    "LEAKS: an attack beats the baseline, corrected for the number of figures. EXPOSED: the protocol itself sends it, so no "
+    "attack is needed; as serious as LEAKS. NO EVIDENCE: an effect of the stated size would have been seen. Baseline: the same "
     "adversary without the messages of the rounds."
 )
 SAYS_NOT = (
-    "Intervals cover this training; other seeds differ more. The verdict covers only the adversaries that were run. A question "
-    "answered by NO EVIDENCE may leak to another adversary."
+    "Intervals cover this training only; other seeds differ more. The verdict covers only the adversaries that were run. "
+    "Where it says NO EVIDENCE, another adversary may still learn something."
 )
-SURE_ONE = "[low, high]: 95 % interval of one figure in this training; other seeds differ more."
-SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 covers several."
-SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
-SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
+SURE_ONE = "[low, high]: 95% interval for this training only; other seeds differ more."
+SURE = "[low, high]: 95% interval for this training only; --seeds 3 covers three trainings."
+SURE_TABLES = "[low, high]: 95% interval for these tables only; other trainings differ."
+SURE_OVER = "[low, high]: 95% interval over items and trainings, with the worst baseline."
 PAIRED = (
-    "Excess: measured minus the baseline, the same adversary without the messages of the rounds. The baseline knows what "
+    "Excess: measured minus baseline, which is the same adversary without the messages of the rounds. The baseline knows what "
     "alignment reveals, so it changes with psu. "
-    "Differences compare the measured values on the same items, corrected for their number."
+    "The last column compares the measured values on the same items, corrected for the number of comparisons."
 )
 # More items than this many times those of the run are no advice.
 MOST_TIMES = 100
 # Letters of a reason in a table; longer reasons are printed below it.
 MOST_LETTERS = 28
 DIFFERENCES = {
-    "≥": "(≥ x): a difference of x would show.",
+    "≥": "(≥ x): a difference of x or more would have been seen.",
     "*": "*: compared as independent runs, because the items differ or their outcomes were not stored.",
 }
 
@@ -111,7 +111,11 @@ class Answer(NamedTuple):
             remark = f"; {figure.remark}" if figure.remark else ""
             return f"{measured}; {_what_decides(figure, self.compared)}{remark}"
         if self.label == NOT_APPLICABLE:
-            reason = "known without the messages of the rounds" if figure.estimate.value else "there is nothing to find"
+            reason = (
+                "KNOWN: the adversary has it without the messages of the rounds"
+                if figure.estimate.value
+                else "there is nothing to find"
+            )
             return f"{measured}; {reason}"
         return measured
 
@@ -267,20 +271,28 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
     if not verdict.answers:
         yield "NOT ATTACKED. Use fkgsec attack --run RUN."
         return
-    for answer in verdict.answers:
-        yield f"{answer.question}: {answer.about}{_larger(answer, verdict)}"
     answered = [answer for answer in verdict.answers if answer.figure.reason is None]
-    yield from dict.fromkeys(_adversary_line(answer.figure) for answer in answered)
+    adversaries = list(dict.fromkeys(_adversary_line(answer.figure) for answer in answered))
+    for answer in verdict.answers:
+        more, stronger = _larger(answer, verdict), ""
+        if more is not None and more.baseline is not None:
+            line = _adversary_line(more)
+            # Other answers may define the same adversary below.
+            name = more.threat_model if line in adversaries else f"another adversary ({line})"
+            stronger = f"; {name} reaches {short(more.estimate)}, of which {short(more.baseline)} without the messages"
+        yield f"{answer.question}: {answer.about}{stronger}"
+    yield from adversaries
     if leaks := {leak for answer in answered if (leak := answer.figure.leak) is not None}:
         shares = " or ".join(f"{leak:g}" for leak in sorted(leaks))
-        yield f"leak {shares}: share of its entities that the client reveals to the server"
+        yield f"leak {shares}: share of its entity-embedding pairs that the colluding client reveals to the server"
     labels = {answer.label for answer in verdict.answers}
     words = dict.fromkeys(answer.word for answer in verdict.answers if answer.label == LEAKS)
     compared = verdict.answers[0].compared
     # Explain only the labels that occur in this table.
     meanings = (
-        (LEAKS, f"above the baseline, corrected for {compared} figures" if compared > 1 else "above the baseline"),
-        (EXPOSED, "sent by the protocol"),
+        (LEAKS, "an attack beats the baseline" + f" (corrected for {compared} figures)" * (compared > 1)),
+        (EXPOSED, "the protocol itself sends it; as serious as LEAKS"),
+        (INCONCLUSIVE, "neither a leak nor its absence is shown"),
         (NO_EVIDENCE, "the stated excess would have shown with 90 % probability"),
     )
     shown = {label: label for label in labels} | {LEAKS: ", ".join(words)}
@@ -290,19 +302,21 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         altered = " (for altered training: the run without the attack)" * (
             INTEGRITY in {answer.question for answer in answered}
         )
-        yield f"Baseline: the same adversary without the messages of the rounds{altered}."
+        bounded = any(answer.figure.attainable is not None for answer in answered)
+        most = " At most: what it could reach with any attack." * bounded
+        yield f"Baseline: the same adversary without the messages of the rounds{altered}.{most}"
         yield sure
 
 
-def _larger(answer: Answer, verdict: Verdict) -> str:
-    """Name an adversary with a higher value of the same measure but a smaller excess."""
+def _larger(answer: Answer, verdict: Verdict) -> Figure | None:
+    """Return the figure of an adversary with a higher value of the same measure but a smaller excess."""
     # The excess selects the adversary of an answer. A stronger one with a high baseline must still be named.
     shown = answer.figure
     others = [figure for _, figure in verdict.measured if figure.key == shown.key and not figure.less_is_worse]
     most = max(others, key=lambda figure: figure.estimate.value, default=shown)
     if shown.reason is not None or most.baseline is None or short(most.estimate) <= short(shown.estimate):
-        return ""
-    return f"; under {most.threat_model}, {short(most.estimate)} with a baseline of {short(most.baseline)}"
+        return None
+    return most
 
 
 def _adversary_line(figure: Figure) -> str:
@@ -318,16 +332,17 @@ def _what_decides(figure: Figure, compared: int) -> str:
     """State how many times more items would show the smallest effect of interest, or what else is missing."""
     effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
     if effect <= smallest and not figure.planted_items:
-        return "no test of the attack plants a signal that this measure finds"
+        return "no test shows that this attack finds a planted signal, so that a low figure proves nothing"
     if effect <= smallest:
-        return f"the attack is known to find signals in {figure.planted_items:,} items or more; these are {figure.estimate.n:,}"
+        return f"{figure.estimate.n:,} items are too few; the attack finds planted signals in {figure.planted_items:,} or more"
     if figure.estimate.method.endswith(" seeds"):
         return "more trainings would decide (--seeds)"
     # The visible effect shrinks with the square root of the number of items.
     times = math.ceil((effect / smallest) ** 2) if smallest else 0
     if times > MOST_TIMES and figure.baseline is not None:
         return f"the baseline leaves {short(figure.room)} to gain, which is too little to show"
-    return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
+    items = max(times, 2) * figure.estimate.n
+    return f"{figure.estimate.n:,} items are too few; {items:,} would decide"
 
 
 def adversary(figure: Figure) -> str:

@@ -16,7 +16,7 @@ from fkgsec.federation.checkpoint import quantization_lines
 
 LEGEND = (
     "base: the baseline, the same adversary without access to the messages of the rounds. max: the upper bound of the figure. "
-    "[low, high]: 95 % interval; it covers which items leaked, not other trainings."
+    "[low, high]: 95% interval over items of this training, not over other trainings."
 )
 
 
@@ -41,11 +41,9 @@ def training_lines(record: Record) -> list[str]:
     void = sum(entry.num_survivors == 0 for entry in trained)
     if record.protection and void:
         # Below the threshold of survivors, the server cannot unmask the sum.
-        lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
+        lines.append(f"{void} of {len(trained)} rounds gave no aggregate: too many clients dropped out.")
     if unchanged := sum(entry.num_kept_rows for entry in trained):
-        lines.append(
-            f"{unchanged:,} rows kept their old value: a client put more into the secure sum than the clip allows."
-        )
+        lines.append(f"{unchanged:,} rows kept their old value, because a client exceeded the clip of the secure sum.")
     lines += [f"{line[0].upper()}{line[1:]}." for line in quantization_lines(trained)]
     clipped = sum(entry.num_clipped for entry in trained)
     return [*lines, f"{clipped:,} uploaded values were cut by the server's robust rule."] if clipped else lines

@@ -106,10 +106,11 @@ def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     )
     num_gain, num_lose, num_clients = counted(pairs)
     head = "Joining pays" if overall.low > 0 else "Joining costs" if overall.high < 0 else "No gain shown"
+    undecided = num_clients - num_gain - num_lose
     trained = "in this training" if len(pairs) == 1 else f"over {len(pairs)} trainings"
     return [
         f"Worth joining? test {task.label(task.metric)} {short(joined)}, alone {short(alone)}: gain {interval(overall)}",
-        f"{head} {trained}: {num_gain} of {num_clients} clients gain, and {num_lose} lose.",
+        f"{head} overall {trained}. Of {num_clients} clients, {num_gain} gain, {num_lose} lose, {undecided} undecided.",
     ]
 
 
@@ -137,7 +138,7 @@ def gain_sheet(pairs: Mapping[str, tuple[Record, Record]]) -> Sheet:
         Column("answer"),
     )  # fmt: skip
     note = (
-        f"Gain: {label} less that of the same clients alone, paired by test item. Intervals of clients hold together "
+        f"Gain: {label} minus that of the same clients alone, paired by test item. Intervals of clients hold simultaneously "
         "(Bonferroni over clients). They cover test items, but not other trainings."
     )
     return Sheet("What joining is worth", columns, tuple(rows), notes=(note,))
@@ -159,9 +160,9 @@ def worth_sheet(records: Mapping[str, Record]) -> Sheet:
         # Gains need a reference: without a run of the clients alone, only utility is shown.
         columns += [Column("gain over alone", "figure"), Column("gain / lose")]
         notes.append(
-            f"Gain over alone: {label} less that of {' or '.join(by_name)}, test item by test item; none where the clients alone "
-            "were trained with another optimizer schedule (fkgsec attack trains them). Gain / lose: clients whose own interval"
-            " excludes 0, corrected for all clients and cases."
+            f"Gain over alone: {label} minus that of {' or '.join(by_name)}, paired by test item; empty if the clients alone "
+            "were trained with another optimizer schedule (fkgsec attack trains them). Gain / lose: clients with an interval "
+            "above / below 0, corrected for all clients and cases."
         )
     rows = []
     for name, record in records.items():

@@ -208,10 +208,6 @@ class Record(msgspec.Struct, frozen=True):
         rows = [row | {"headline": True, "less_is_worse": False} for row in rows]
         return tidy(rows + figure_rows(self.figures), COLUMNS)
 
-    def rounds_frame(self) -> pd.DataFrame:
-        """Return a row for each round, as `RunResult.to_frame` does."""
-        return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")
-
     def _repr_html_(self) -> str:
         spec = self.spec
         lines = [
@@ -268,7 +264,7 @@ def make_record(
         best_round=result.best_round,
         protection=result.protection.lines(),
         utility_shared=reached.shared,
-        guarantees=guarantees_of(result),
+        guarantees=dict(result.protection.guarantees),
         withstands=result.protection.withstands,
         figures=list(figures),
         metric=result.metric,
@@ -279,11 +275,6 @@ def make_record(
         items=reached.items,
         items_shared=reached.items_shared,
     )
-
-
-def guarantees_of(result: RunResult) -> dict[str, Guarantee]:
-    """Return the guarantees of differential privacy of a run and its predecessors, by the tables that each covers."""
-    return dict(result.protection.guarantees)
 
 
 def describe_data(task: RunTask, graph: Any) -> DataRecord:
@@ -351,15 +342,10 @@ def vector_level() -> str:
     return f"{torch.backends.cpu.get_cpu_capability()}, {os.environ.get('NUMBA_CPU_NAME') or get_host_cpu_name()}"
 
 
-def encode_record(record: Record) -> bytes:
-    """Encode a record as indented JSON."""
-    return encode_stored(record)
-
-
 def sealed(record: Record) -> Record:
     """Add the digest of a record's content to its origin."""
     assert record.origin is not None
-    seal = seal_of(msgspec.json.decode(encode_record(record)))
+    seal = seal_of(msgspec.json.decode(encode_stored(record)))
     return msgspec.structs.replace(record, origin=msgspec.structs.replace(record.origin, record=seal))
 
 

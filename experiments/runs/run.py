@@ -31,7 +31,7 @@ from fkgsec.experiments.integrity.origin import Origin, check_checkpoint, check_
 from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, risk_table
 from fkgsec.experiments.reporting.sheets import as_csv
-from fkgsec.experiments.runs.record import Record, encode_record, make_record, read_record, sealed
+from fkgsec.experiments.runs.record import Record, make_record, read_record, sealed
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.experiments.runs.writing import locked, make_folder, refused, write_atomically
 from fkgsec.experiments.tasks.memory import check_memory
@@ -425,7 +425,7 @@ def _report(
     _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, ROC_FILE, RISK_FILE)))
     if scores_digest:
         files[SCORES_FILE] = content.getvalue()
-    for name, written in ({SPEC_FILE: encode_stored(spec)} | files | {RECORD_FILE: encode_record(record)}).items():
+    for name, written in ({SPEC_FILE: encode_stored(spec)} | files | {RECORD_FILE: encode_stored(record)}).items():
         write_atomically(folder / name, written)
     trainings.clear()
     return Finished(record, scores, folder)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from fkgsec.arguments import check_values
+from fkgsec.attacks.options import ATTACKS_BY_NAME
 from fkgsec.errors import SpecError
 from fkgsec.experiments.runs.choices import allowed, spelled, spelled_defense
 from fkgsec.experiments.runs.documents import read_document
@@ -135,7 +136,7 @@ def _family_model(model: str) -> str:
 
 
 def _attack_names(values: Any, task: RunTask) -> Any:
-    """Split lists such as `edges,membership:clip=2`, and replace `all` by every attack of the task. Raises `SpecError`."""
+    """Split lists such as `edges,degrees`, check the names, and replace `all` by every attack of the task. Raises `SpecError`."""
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         return values
     names: list[str] = []
@@ -145,7 +146,8 @@ def _attack_names(values: Any, task: RunTask) -> Any:
             if number and "=" in piece and ":" not in piece:
                 names[-1] += f",{piece}"
             else:
-                names.append(piece.strip())
+                name, colon, settings = piece.strip().partition(":")
+                names.append(f"{spelled('attack', name, (*ATTACKS_BY_NAME, ALL_ATTACKS))}{colon}{settings}")
     if ALL_ATTACKS not in names:
         return names
     if len(names) > 1:
@@ -190,10 +192,10 @@ def _task_of(algorithm: Any, data: Any) -> RunTask:
 
 def _refuse_foreign(fields: Mapping[str, Any], task: RunTask) -> None:
     """Raise `SpecError` for an option that only another task has."""
-    known_names = option_names(task.name)
     for other in all_tasks():
+        foreign = set(option_names(other.name)).difference(option_names(task.name))
         for name in fields:
-            if name not in known_names and name in option_names(other.name):
+            if name in foreign:
                 algorithm = fields.get("algorithm") or task.spec().algorithm
                 default = "" if "algorithm" in fields else ", the default for these data,"
                 raise SpecError(f"{name} applies to {other.about}; {algorithm}{default} {task.does}")

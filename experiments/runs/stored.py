@@ -62,12 +62,15 @@ def _check_figures(raw: Any, where: str) -> None:
     # msgspec would read larger integers as floats and lose digits.
     if isinstance(raw, int) and not -(2**63) <= raw < 2**63:
         raise msgspec.ValidationError(f"{where}: an integer of {raw.bit_length()} bits; at most 63 bits fit")
+    # Only lists, dicts and integers need a check; a record has hundreds of thousands of other values.
     if isinstance(raw, list):
         for number, entry in enumerate(raw):
-            _check_figures(entry, f"{where}[{number}]")
+            if isinstance(entry, dict | list | int):
+                _check_figures(entry, f"{where}[{number}]")
     elif isinstance(raw, dict):
         for name, entry in raw.items():
-            _check_figures(entry, f"{where}.{name}")
+            if isinstance(entry, dict | list | int):
+                _check_figures(entry, f"{where}.{name}")
         if {"value", "low", "high", "n", "method"} <= raw.keys() <= set(Estimate.__struct_fields__):
             # `sorted` also detects a value outside one end only.
             ends = [end for end in (raw["low"], raw["value"], raw["high"]) if isinstance(end, float | int)]
@@ -103,7 +106,9 @@ def _with_current_names(document: dict[str, Any]) -> dict[str, Any]:
     renamed = {_EARLIER.get(name, name): value for name, value in document.items()}
     if isinstance(renamed.get("rounds"), list):
         renamed["rounds"] = [
-            {_EARLIER.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
+            {_EARLIER.get(name, name): value for name, value in entry.items()}
+            if isinstance(entry, dict) and not entry.keys().isdisjoint(_EARLIER)
+            else entry
             for entry in renamed["rounds"]
         ]
     return renamed

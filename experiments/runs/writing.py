@@ -31,7 +31,7 @@ from fkgsec.errors import RunError
 LOCK_FILE = ".lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing run whose settings differ")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing output that differs")]
 Force = Annotated[bool, typer.Option("--force", help="run even if the estimated memory exceeds what is available")]
 
 

@@ -100,7 +100,7 @@ class TestItems(msgspec.Struct, frozen=True):
         except ValueError as error:
             raise ValueError(f"{name} cannot be read ({error})") from error
         if len(content) != num_bytes:
-            raise ValueError(f"{name} are {len(content):,} bytes; by counts they are {num_bytes:,}")
+            raise ValueError(f"{name} have {len(content):,} bytes; the counts require {num_bytes:,}")
         return content
 
     def client_slices(self) -> list[slice]:

@@ -63,7 +63,9 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
             "them (CHEM), a TU folder"
         ),
     ] = CONSORTIUM
-    partition: Annotated[Literal["triples", "relations", "clusters"] | None, Meta(description="how to divide it")] = (
+    partition: Annotated[
+        Literal["triples", "relations", "clusters"] | None, Meta(description="how to divide a graph among clients")
+    ] = (
         # Of `fkgsec.data.partition.PARTITIONS`.
         None
     )
@@ -147,7 +149,7 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
                 from fkgsec.data.partition import RATIO
 
                 parts = ":".join(map(str, RATIO))
-                note = f"{graph.name}: no client has valid or test triples; each one's triples are divided {parts} at random"
+                note = f"{graph.name}: no validation or test triples; each client's triples are split {parts} at random"
                 divided = with_splits(graph, RATIO, self.split_seed)
                 assert isinstance(divided, FederatedGraph)
                 return divided.with_warnings([note])
@@ -172,7 +174,7 @@ def _read_lines(spec: Spec, graph: FederatedGraph) -> list[str]:
     return [
         f"{printable(graph.name, 80)}: {clients}",
         f"  {len(graph.entities):,} entities, {len(graph.relations):,} relations; {counts} triples",
-        f"  the first one: {', '.join(printable(name, 40) for name in triple)} (head, relation, tail)",
+        f"  first triple: {', '.join(printable(name, 40) for name in triple)} (head, relation, tail)",
     ]
 
 
@@ -317,9 +319,9 @@ def _time_validation(task: KgeTask, graph: FederatedGraph) -> float:
 
 
 _LEAK_WORDS = {
-    "exact": "the same triple stands",
-    "inverse": "its inverse pair stands",
-    "same_pair": "its pair, by another relation, stands",
+    "exact": "same triple",
+    "inverse": "inverse pair",
+    "same_pair": "same pair, other relation",
 }
 
 
@@ -340,12 +342,14 @@ def _statistics(graph: FederatedGraph) -> tuple[list[Sheet], dict[str, Any]]:
         rows = []
         for leak in LEAKS:
             kind, _, where = leak.rpartition("_")
-            whose = "in its own train" if where == "own" else "in another client's"
-            rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in leak_rows)))
+            whose = "same client" if where == "own" else "another client"
+            rows.append((f"{_LEAK_WORDS[kind]}, {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in leak_rows)))
         masks = (leaked[client, split, "exact_own"] | leaked[client, split, "exact_other"] for client in clients)
         shares = (1 - float(seen.mean()) if len(seen) else float("nan") for seen in masks)
-        rows.append(("in no client's train (new)", *(f"{share:.3f}" for share in shares)))
-        sheets.append(Sheet(f"Of the {split} triples of a client, in train (share)", columns, tuple(rows)))
+        rows.append(("not in any client's train (new)", *(f"{share:.3f}" for share in shares)))
+        sheets.append(
+            Sheet(f"Share of each client's {split} triples with a counterpart in train", columns, tuple(rows))
+        )
     return sheets, {"statistics": statistics, "split_leaks": leaks}
 
 

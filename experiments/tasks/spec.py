@@ -23,18 +23,14 @@ MOST_SEEDS = 10_000  # that one command trains
 class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of data and attacks that the specs of both tasks have."""
 
-    clients: Annotated[
-        int | None, Meta(description="clients to divide a graph or a data set among, or to generate")
-    ] = None
-    size: Annotated[
-        int | None, Meta(description="triples of the embedded consortium, or total number of generated graphs")
-    ] = None
-    split_seed: Annotated[
-        int, Meta(description="seed of divisions and generated data, which --seed does not change")
-    ] = 0
-    attack_seed: Annotated[int | None, Meta(description="seed of the attack's draws; default: the value of --seed")] = (
+    clients: Annotated[int | None, Meta(description="number of clients to divide the data among, or to generate")] = (
         None
     )
+    size: Annotated[int | None, Meta(description="number of triples (embedded consortium) or of generated graphs")] = (
+        None
+    )
+    split_seed: Annotated[int, Meta(description="seed of splits and generated data; --seed does not change them")] = 0
+    attack_seed: Annotated[int | None, Meta(description="seed of the attack (default: the value of --seed)")] = None
 
 
 def with_attacks(options: type[Any], attacks: type[Any]) -> Any:

@@ -33,7 +33,7 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, RunError, SpecError, TrainingError
 from fkgsec.exchange.transport import Transport
 from fkgsec.experiments.cli.progress import Observe
-from fkgsec.experiments.runs.record import Environment, environment_of, guarantees_of
+from fkgsec.experiments.runs.record import Environment, environment_of
 from fkgsec.experiments.runs.run import check_run
 from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.experiments.runs.writing import locked, refused, write_atomically
@@ -284,7 +284,7 @@ def _take_turn(
             with observe(changed, f"{number} of {of}: {words}") as seen.inner:
                 options = changed.federation_options()
                 result = run_federation(graph, options, folder, seen, make_transport=_make)
-            guarantees = msgspec.to_builtins(guarantees_of(result))
+            guarantees = msgspec.to_builtins(result.protection.guarantees)
         except _Hopeless:
             state = "pruned"
         except (SpecError, TrainingError) as error:

@@ -27,11 +27,11 @@ MOST_REASONS = 8  # on the first page, and in the terminal
 TERMS = [
     "Measure: a membership attack on one model. It compares forgotten triples with triples that nobody trained on.",
     "Test: a comparison of forgotten triples with the audit's own re-trainings. Its figure is the audited model minus "
-    "re-training, in the unit that follows it. p is the chance of at least such a difference under honest re-training.",
-    "Told apart: the difference is larger than the stated error allows under honest re-training.",
+    "re-training, in the unit printed after it. p is the chance of at least such a difference under honest re-training.",
+    "Told apart: distinguished. The difference is larger than honest re-training explains at the stated error.",
     "Likelihood: minus the training loss of a triple, in nats. MRR: mean reciprocal rank, from 0 to 1.",
 ]
-DID_NOT_ASK = "*: did not ask; (others): all of these together."
+DID_NOT_ASK = "*: clients that requested nothing; (others): all of these together."
 _ROLES = tuple(Column(role, "figure") for role in ROLES)
 
 
@@ -50,14 +50,14 @@ def asked_lines(verification: Verification) -> list[str]:
     unlearning, reference, options = verification.unlearning, verification.reference, verification.options
     asked = ", ".join(f"{name}: {count:,} triples" for name, count in unlearning.asked.items())
     counts = "; ".join(
-        f"{name}: {matched:,} of {forgotten:,} matched with {controls:,} never-seen ones"
+        f"{name}: {matched:,} of {forgotten:,} forgotten triples matched with never-seen triples ({controls:,} of them)"
         for name, (forgotten, matched, controls) in verification.forgetting.counts.items()
     )
     digest, cost = verification.unlearned_sha256, f"Unlearning took {unlearning.seconds:.1f} s"
     auditor = (options and options.auditor) or "an auditor who is not named (--auditor)"
     lines = [
-        f"Asked to be forgotten: {asked}. Method: {unlearning.options.method}.",
-        f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}"
+        f"Request: forget {asked}. Method: {unlearning.options.method}.",
+        f"Run {unlearning.identity[:12]}; digest of the forgotten triples {unlearning.forget_hash[:12]}"
         + (f"; {UNLEARNED_FILE} has sha256 {digest}." if digest else "."),
         *(
             f"Request of {name}: sha256 {digest} of its sorted lines."
@@ -258,10 +258,10 @@ def _membership_sheet(verification: Verification) -> Sheet:
         reading = ", ".join(filter(None, (judged.reading, direction, unfair)))
         rows.append((_who(row), row.attack, *_by_role(row.figures, lambda result: result.auc), row.excess, reading))
     return _sheet(
-        "Membership: are forgotten triples told from never-seen ones?",
+        "Membership: can forgotten triples be told apart from never-seen triples?",
         ("model", "attack", *_ROLES, Column("excess", "figure"), "reading"),
         rows,
-        "AUC with 95 % intervals; 0.5 is a coin. Below 0.5 the triples give themselves away by ranking too low (over-forgotten). "
+        "AUC with 95% intervals; 0.5 is chance. Below 0.5, forgotten triples reveal themselves by ranking low (over-forgotten). "
         f"within: max(AUC, 1 - AUC) ends below {thresholds.distinguishability:.3g}. told apart: differs from 0.5 and from the "
         f"re-trained model, corrected for {verification.verdict.num_measures} measures at {thresholds.error:g} over all. excess: "
         f"unlearned minus re-trained. {DID_NOT_ASK}",
@@ -278,10 +278,10 @@ def _low_fpr_sheet(verification: Verification) -> Sheet:
         if one.tpr is not None
     ]  # fmt: skip
     return _sheet(
-        "The most conspicuous ones: forgotten triples found at a low false positive rate",
+        "Forgotten triples found at a low false positive rate",
         ("model", "attack", "FPR", "as", *_ROLES),
         rows,
-        "TPR with 95 % intervals; chance gives the FPR. 1 % takes 100 controls, 0.1 % takes 1,000; with fewer it is left out. "
+        "TPR with 95% intervals; by chance, TPR equals FPR. An FPR of 1% needs 100 controls, 0.1% needs 1,000. "
         f"{DID_NOT_ASK}",
     )
 
@@ -318,14 +318,14 @@ def _other_sheets(verification: Verification) -> list[Sheet]:
             "Link prediction on forgotten and test triples",
             ("model", "triples", "figure", *_ROLES),
             quality,
-            "Filtered, the same candidates for all. On forgotten triples the re-trained model's figure is what forgetting looks "
-            f"like: below it is no success but a trace. On test triples higher is better. {DID_NOT_ASK}",
+            "Filtered, the same candidates for all. On forgotten triples, a forgetting model matches the re-trained one. "
+            f"A lower figure is a trace, not a success. On test triples higher is better. {DID_NOT_ASK}",
         ),
         _sheet(
             "Distance of the forgotten triples' scores to the re-trained model's",
             ("model", Column("raw", "figure"), Column("unlearned", "figure"), "p"),
             distances,
-            "Kolmogorov-Smirnov, 0 to 1. Two re-trained models differ by their seed alone, too, so a small p proves no memory. "
+            "Kolmogorov-Smirnov, 0 to 1. Two re-trained models also differ by their seed, so a small p does not prove memory. "
             f"{DID_NOT_ASK}",
         ),
         _sheet(

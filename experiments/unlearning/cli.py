@@ -59,7 +59,7 @@ def unlearn(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
+    """Unlearn triples in a finished run, at the request of clients. Then audit it with `fkgsec verify`."""
     from fkgsec.experiments.cli.progress import observe_on
     from fkgsec.experiments.unlearning.unlearn import unlearn_run
 
@@ -77,7 +77,7 @@ def unlearn(
         counts = ", ".join(f"{name} {count:,}" for name, count in unlearning.asked.items())
         of_client = ["--client", client] if client else []
         verify = shlex.join(["fkgsec", "verify", "--run", str(folder), "--forget", str(forget), *of_client])
-        typer.echo(f"Verdict: none yet; whether it is forgotten, an audit says: {verify}\n")
+        typer.echo(f"No verdict yet. Audit the unlearning: {verify}\n")
         mrr = unlearning.utility["mrr"]
         typer.echo(f"Unlearned by {settings.method}: {counts} triples in {unlearning.seconds:.1f} s; test MRR {mrr}")
         typer.echo("\n".join([f"Written to {folder}", *(f"{line}." for line in unlearning.protection)]))
@@ -87,8 +87,8 @@ class VerifyHelp(ShortHelp):
     """The first help of `fkgsec verify`."""
 
     basic: ClassVar = {
-        "run": ("Audit", "folder of fkgsec unlearn; it is only read"),
-        "forget": ("Audit", "the request; without it, never forgotten"),
+        "run": ("Audit", "folder of fkgsec unlearn (not changed)"),
+        "forget": ("Audit", "the request; required for 'forgotten'"),
         "client": ("Audit", "client whose triples the request names"),
         "escrow": ("Audit", "triples of fkgsec data escrow, never trained on"),
         "raw": ("Audit", "the run before the request, shown beside it"),
@@ -98,11 +98,11 @@ class VerifyHelp(ShortHelp):
         "details": ("Audit", "print every table above the verdict"),
         "help": ("Audit", "show this help"),
         HELP_ALL: ("Audit", "show all options"),
-        "share": ("Rule", "largest share still remembered (default: 0.1)"),
-        "error": ("Rule", "chance of an unfounded verdict (default: 0.05)"),
+        "share": ("Rule", "tolerated remembered share (default: 0.1)"),
+        "error": ("Rule", "chance of a wrong rejection (default: 0.05)"),
         "budget": ("Rule", "most re-trainings of the audit (default: 16)"),
-        "replay": ("Rule", "repeat a re-training bit by bit first (default: on)"),
-        "power": ("Before an unlearning", "say whether a request can earn a certificate"),
+        "replay": ("Rule", "first repeat a re-training exactly (default: on)"),
+        "power": ("Before an unlearning", "compute whether a request can earn a certificate"),
         "request": ("Before an unlearning", "number of triples to ask about (default: 200)"),
     }
 
@@ -111,24 +111,22 @@ class VerifyHelp(ShortHelp):
 def verify(
     *,
     options: dict[str, Any],
-    run: Annotated[Path, typer.Option("--run", help="a folder of `fkgsec unlearn`; it is only read")],
+    run: Annotated[Path, typer.Option("--run", help="folder of `fkgsec unlearn` (not changed)")],
     forget: Annotated[
         Path | None,
         typer.Option(
             "--forget",
-            help="the request, from the client that made it, as for `fkgsec unlearn`; without it never forgotten",
+            help="the request, from the client that made it, as for `fkgsec unlearn`; without it, the verdict is never forgotten",
         ),
     ] = None,
     client: ClientName = None,
     escrow: Annotated[
         Path | None,
-        typer.Option(
-            "--escrow", help="file of `fkgsec data escrow`: never-seen triples that the party that unlearned never had"
-        ),
+        typer.Option("--escrow", help="file of `fkgsec data escrow`: triples that the unlearning party never had"),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", help="a re-trained run that was supplied; relied on with --references 0 only"),
+        typer.Option("--against", help="a re-trained run from another party; used only with --references 0"),
     ] = None,
     power: Annotated[
         bool,
@@ -138,7 +136,8 @@ def verify(
         ),
     ] = False,
     request: Annotated[
-        int, typer.Option("--request", min=2, help="with --power and without --forget: triples of the request")
+        int,
+        typer.Option("--request", min=2, help="with --power and without --forget: number of triples of the request"),
     ] = DEFAULT_REQUEST,
     raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, shown beside it")] = None,
     out: Annotated[

@@ -63,9 +63,9 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     distinguishability: Annotated[float, Meta(description="largest max(AUC, 1 - AUC) that passes")] = 2 / 3
-    error: Annotated[float, Meta(description="chance of an unfounded verdict over all measures, tests and looks")] = (
-        0.05
-    )
+    error: Annotated[
+        float, Meta(description="largest chance of a wrong 'not forgotten', over all tests of the audit")
+    ] = 0.05
     share: Annotated[float, Meta(description="largest share of the forget set that may still be remembered")] = 0.1
     others_share: float = 0.25
 
@@ -101,21 +101,26 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     references: Annotated[
-        int, Meta(description=f"re-trainings of the audit's own to start with: 0, or from {MIN_REFERENCES}")
+        int, Meta(description=f"number of reference re-trainings to start with: 0, or at least {MIN_REFERENCES}")
     ] = DEFAULT_REFERENCES
-    budget: Annotated[int, Meta(description="most re-trainings; more are added until the verdict is decided")] = (
-        DEFAULT_BUDGET
-    )
-    shadows: Annotated[int, Meta(description=f"federations to train on half of it: 0, or even from {MIN_SHADOWS}")] = (
-        MIN_SHADOWS
-    )
-    plants: Annotated[int, Meta(description="trainings with a share of the forget set left in, to test the audit")] = 1
-    relearn_steps: Annotated[int, Meta(description="steps of relearning; 0: none")] = 20
+    budget: Annotated[
+        int,
+        Meta(description="most references that the audit may add to decide the verdict"),
+    ] = DEFAULT_BUDGET
+    shadows: Annotated[
+        int,
+        Meta(description=f"federations trained with half of the forget set: 0, or even from {MIN_SHADOWS}"),
+    ] = MIN_SHADOWS
+    plants: Annotated[int, Meta(description="trainings that keep a part of the forget set, to test the audit")] = 1
+    relearn_steps: Annotated[
+        int, Meta(description="training steps on the forget set in the relearning test; 0: skip it")
+    ] = 20
     audit_seed: Annotated[
-        int | None, Meta(description="repeats an audit in --out (default: drawn now, printed afterwards)")
+        int | None,
+        Meta(description="seed of an earlier audit, to repeat it in --out (default: a new one, which is printed)"),
     ] = None
     replay: Annotated[
-        bool, Meta(description="first repeat a re-training bit by bit, which needs no statistics if it is the same")
+        bool, Meta(description="first repeat a re-training; if it is identical bit by bit, no statistics are needed")
     ] = True
     auditor: Annotated[str | None, Meta(description="name of the auditor, for the certificate")] = None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,6 @@ from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 EARNED = 0.9  # chance from which on a request can earn a certificate: 18 of 20 honest re-trainings
-SIZES = 200  # sizes of requests that are tried, evenly spaced
 TOLERANCES = tuple(percent / 100 for percent in range(1, 100))  # that are tried for the request
 
 
@@ -170,13 +170,13 @@ def forecast_from(
         minutes = seconds * (look.references + options.shadows + options.plants) / 60
         return Cost(look.references, chance_of(conditions(count, look)), minutes)
 
-    # Try sizes in ascending order and looks from the cheapest on, so that the first success is the smallest.
-    smallest = None
-    for count in np.unique(np.linspace(2, largest, SIZES).astype(int)).tolist():
-        cheapest = next((cost for cost in (cost_of(count, look) for look in plan) if cost.chance >= EARNED), None)
-        if cheapest is not None:
-            smallest = count, cheapest
-            break
+    def smallest_at(look: Look) -> int:
+        """Return the smallest size that passes at this look; above `largest` if none does."""
+        # A larger request never passes less often.
+        return 2 + bisect_left(range(2, largest + 1), True, key=lambda count: cost_of(count, look).chance >= EARNED)
+
+    count, cheapest = min((smallest_at(look), look) for look in plan)
+    smallest = (count, cost_of(count, cheapest)) if count <= largest else None
     # The obstacle is the most frequent failure at the last look.
     last = conditions(size, plan[-1])
     # The smallest tolerated share that this request can earn at the last look.

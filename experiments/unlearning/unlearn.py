@@ -22,7 +22,7 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.progress import Observe, unobserved
-from fkgsec.experiments.runs.record import Environment, environment_of, guarantees_of
+from fkgsec.experiments.runs.record import Environment, environment_of
 from fkgsec.experiments.runs.run import SPEC_FILE, check_fits, load_run, read_spec
 from fkgsec.experiments.runs.spec import RunSpec, Spec, require_triples
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
@@ -152,7 +152,7 @@ def unlearn_run(
             utility=utility(np.concatenate(result.test_ranks), spec.seed),
             environment=environment_of(result.options),
             protection=result.protection.lines(),
-            guarantees=guarantees_of(result),
+            guarantees=dict(result.protection.guarantees),
             run=msgspec.json.decode(msgspec.json.encode(spec.document())),  # as it is read: lists for tuples
         )
         return target, write_unlearned(target, spec, raw.graph, forget, unlearning, result)

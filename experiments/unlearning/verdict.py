@@ -151,7 +151,7 @@ def judge(
     for model in evidence.models if evidence is not None else ():
         if tests := [test for test in model.tests if test.p_value < level]:
             who = f"{model.client} {model.model}"
-            told.append(f"{who} is not like a re-trained model on the forgotten triples: {_tests(tests)}")
+            told.append(f"{who} differs from a re-trained model on the forgotten triples: {_tests(tests)}")
     # "Forgotten" needs every condition (intersection-union test), so each failure is a doubt.
     doubts = [*unchecked, *_doubts_of_measures(measures, judgements, thresholds, count)]
     if evidence is None:
@@ -167,7 +167,7 @@ def judge(
         outcome: Outcome = "not forgotten" if told else "inconclusive"
         return Verdict(outcome, told + doubts, count, judgements, num_tests)
     reasons = [
-        f"of {count} measures every one of clients that asked is within {thresholds.distinguishability:.3g}, and none is told "
+        f"of {count} measures, all of requesting clients are within {thresholds.distinguishability:.3g}, and none is told "
         f"apart; none of {num_tests} tests differs from re-training",
         *_bounds(evidence, thresholds),
         *dict.fromkeys(f"not audited: {row.client}: {row.reason}" for row in measures if row.reason and not row.asked),
@@ -254,16 +254,16 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
     # These tests pass the corrected level but stay below the alarm: too close to certify anything.
     near = [test for test in model.tests if level <= test.p_value < thresholds.alarm]
     if near:
-        yield f"{who} is hardly like a re-trained model on the forgotten triples: {_tests(near)}"
+        yield f"{who} may differ from a re-trained model on the forgotten triples: {_tests(near)}"
     if model.share is None:
         yield f"{_unmeasured(model)}; {thresholds.share:.0%} is tolerated"
         return
     if model.share.high > thresholds.share:
-        yield f"{who} may remember up to {model.share.high:.0%} of the forget set; {thresholds.share:.0%} is tolerated"
+        yield f"{who} may remember up to {model.share.high:.1%} of the forget set; {thresholds.share:.0%} is tolerated"
     if model.hidden is not None and model.hidden.high > thresholds.share:
         yield (
-            f"{who} may remember up to {model.hidden.high:.0%} of the forget set if all other triples were lowered to hide it: "
-            "so many score as trained-on triples do and re-trained models rarely let them"
+            f"{who} may remember up to {model.hidden.high:.1%} of the forget set if all other triples were lowered to hide it: "
+            "more of them score like training triples than in re-trained models"
         )
     if model.hidden is None:
         yield f"what {who} remembers if all other triples were lowered to hide it cannot be measured"
@@ -285,7 +285,7 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
         # A trained plant above the tolerated share that passes shows that the audit misses such memory.
         within = plant.estimate is not None and plant.estimate.high <= thresholds.share
         if plant.share > thresholds.share and within and plant.p_value >= level:
-            yield f"the audit is blind for {who}: it took a run with {plant.share:.0%} left in for forgotten"
+            yield f"the audit is blind for {who}: it accepted a run with {plant.share:.0%} left in as forgotten"
 
 
 def _bounds(evidence: Evidence | None, thresholds: Thresholds) -> Iterator[str]:
@@ -306,7 +306,7 @@ def _bounds(evidence: Evidence | None, thresholds: Thresholds) -> Iterator[str]:
                 "shares may pass"
             )
         elif not model.asked and (model.share is None or model.share.high > thresholds.others_share):
-            yield f"nothing bounds what clients that did not ask remember: {_unmeasured(model)}"
+            yield f"nothing bounds what other clients remember: {_unmeasured(model)}"
         elif not model.asked and model.share is not None:
             yield (
                 f"{model.client} {model.model} remember at most {max(0.0, model.share.high):.0%} of what they can express of the "

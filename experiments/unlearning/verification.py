@@ -239,6 +239,19 @@ class Auditor(NamedTuple):
             trained_on=trained_on,
         )
 
+    def measure(self, results: Results, shadows: Sequence[Shadow] = ()) -> Forgetting:
+        """Measure the figures that no re-training calibrates, see `measure_forgetting`."""
+        candidate, steps = self.candidate, self.relearn_steps
+        return measure_forgetting(
+            results,
+            candidate.graph,
+            candidate.forget,
+            self.audits,
+            shadows=shadows,
+            seed=self.seed,
+            relearn_steps=steps,
+        )
+
     def _train(self, graph: FederatedGraph, kind: str, number: int, count: int) -> KgeResult:
         # The seed derives from the audit seed, so that a repeated audit trains the same federation.
         seed = int(generator(self.seed, f"{kind} seed", number).integers(2**31))
@@ -351,45 +364,23 @@ def verify(
     if not force and any((options.references, options.shadows, options.plants)):
         # A training needs memory beside the audited result.
         check_fits(run, at_once=2)
-    candidate = read_unlearned(run)
-    # The certificate identifies the audited file by its digest.
-    digest = hashlib.sha256((run / UNLEARNED_FILE).read_bytes()).hexdigest()
-    if forget is not None:
-        # Whoever unlearned wrote the forget set in the folder, so compare it with the request.
-        _check_request(run, candidate, forget, client)
-    target = audit_folder(run, folder, options.audit_seed)
-    if against is None and not options.references:
-        raise SpecError("references is 0, so --against must name a re-trained run")
-    supplied = None if against is None else _read_supplied(against, run, candidate)
-    before = None if raw is None else load_run(raw)[1]
-    if before and run_identity(before.graph, before.options) != candidate.unlearning.identity:
-        raise RunError(f"{raw}: is not the run that {run} was made from")
-    sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
-    # The seed is fixed before any control is drawn and before any reference is trained.
-    seed = audit_seed_of(options, sealed, digest, candidate.unlearning.forget_hash)
-    # Paired tests need no matched control, so with references all forgotten triples are audited.
-    audits = audited_triples(
-        candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
+    auditor, results, supplied, commitment, digest = _open(
+        run, options, forget, client, against=against, raw=raw, escrow=escrow, folder=folder, observe=observe
     )
-    auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
-    commitment = None if sealed is None else sealed.commitment
-    # Audits share trainings only if everything that these depend on is equal.
-    key = (
-        target.resolve(), seed, options, thresholds, commitment, candidate.graph.hash,
-        run_identity(candidate.result.graph, candidate.result.options), candidate.unlearning.options,
-    )  # fmt: skip
-    results = {"unlearned": candidate.result} | ({} if before is None else {"raw": before})
+    candidate, seed = auditor.candidate, auditor.seed
     unchecked = [] if forget else [REQUEST_UNKNOWN]
     # A replay that agrees bit by bit shows that the result follows from the retained data. Else statistics decide.
     replayed = auditor.replays() if options.replay and options.references else None
     if replayed:
         results["retrained"] = candidate.result
-        own, evidence = OwnRuns(None, [], [], [], [], {}), None
-        forgetting = measure_forgetting(
-            results, candidate.graph, candidate.forget, audits, seed=seed, relearn_steps=options.relearn_steps
-        )
+        own, evidence, forgetting = OwnRuns(None, [], [], [], [], {}), None, auditor.measure(results)
         verdict = judge_replay(forgetting.membership, thresholds, unchecked)
     else:
+        # Audits share trainings only if everything that these depend on is equal.
+        key = (
+            auditor.folder.resolve(), seed, options, thresholds, commitment, candidate.graph.hash,
+            run_identity(candidate.result.graph, candidate.result.options), candidate.unlearning.options,
+        )  # fmt: skip
         own, forgetting, evidence, verdict = _decide(
             auditor,
             thresholds,
@@ -413,7 +404,7 @@ def verify(
         environment=environment_of(candidate.result.options),
         evidence=evidence,
         escrow=commitment,
-        assumptions=_assumptions(candidate, options, sealed is not None, replayed=bool(replayed)),
+        assumptions=_assumptions(candidate, options, commitment is not None, replayed=bool(replayed)),
         options=options,
         request_given=forget is not None,
         unlearned_sha256=digest,
@@ -423,6 +414,47 @@ def verify(
         audited_on=datetime.now(UTC).date().isoformat(),
         replayed=replayed,
     )
+
+
+def _open(
+    run: Path,
+    options: AuditOptions,
+    forget: Path | None,
+    client: str | None,
+    *,
+    against: Path | None,
+    raw: Path | None,
+    escrow: Path | None,
+    folder: Path | None,
+    observe: Observe,
+) -> tuple[Auditor, dict[str, KgeResult], Unlearned | None, str | None, str]:
+    """Read and check what `verify` was given.
+
+    Returns:
+        The auditor, results by role, the re-trained run that was supplied, the commitment of the escrow, and the digest of the
+        audited embeddings.
+    """
+    candidate = read_unlearned(run)
+    if forget is not None:
+        # Whoever unlearned wrote the forget set in the folder, so compare it with the request.
+        _check_request(run, candidate, forget, client)
+    target = audit_folder(run, folder, options.audit_seed)
+    if against is None and not options.references:
+        raise SpecError("references is 0, so --against must name a re-trained run")
+    supplied = None if against is None else _read_supplied(against, run, candidate)
+    results = {"unlearned": candidate.result} | ({} if raw is None else {"raw": _read_raw(raw, run, candidate)})
+    sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
+    # The certificate identifies the audited file by its digest.
+    digest = hashlib.sha256((run / UNLEARNED_FILE).read_bytes()).hexdigest()
+    # The seed is fixed before any control is drawn and before any reference is trained.
+    seed = audit_seed_of(options, sealed, digest, candidate.unlearning.forget_hash)
+    # Paired tests need no matched control, so with references all forgotten triples are audited.
+    audits = audited_triples(
+        candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
+    )
+    auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
+    commitment = None if sealed is None else sealed.commitment
+    return auditor, results, supplied, commitment, digest
 
 
 def _decide(
@@ -469,15 +501,7 @@ def _decide(
             retrained = own.first or supplied
             assert retrained is not None
             results["retrained"] = retrained
-            forgetting = measure_forgetting(
-                results,
-                candidate.graph,
-                candidate.forget,
-                audits,
-                shadows=own.shadows,
-                seed=auditor.seed,
-                relearn_steps=options.relearn_steps,
-            )
+            forgetting = auditor.measure(results, own.shadows)
         verdict = judge(forgetting.membership, thresholds, evidence, unchecked, look.spending)
         if verdict.outcome != "inconclusive":
             break
@@ -587,6 +611,14 @@ def _read_supplied(against: Path, run: Path, candidate: Unlearned) -> Unlearned:
     if reference.forget_hash != audited.forget_hash:
         raise RunError(f"{against}: was made with another forget file than {run}")
     return supplied
+
+
+def _read_raw(raw: Path, run: Path, candidate: Unlearned) -> KgeResult:
+    """Read the run before the request. Raises `RunError` if the audited run was made from another."""
+    before = load_run(raw)[1]
+    if run_identity(before.graph, before.options) != candidate.unlearning.identity:
+        raise RunError(f"{raw}: is not the run that {run} was made from")
+    return before
 
 
 def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool, *, replayed: bool) -> list[str]:

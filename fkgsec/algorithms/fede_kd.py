@@ -34,6 +34,5 @@ class FedEKDRule(LocalRule):
     """Co-distillation of the two models."""
 
     def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
-        """Compute the loss of both models; see `LocalRule.distil`."""
         temperature = self.options.sampling_temperature
         return co_distillation(shared, private, counts, temperature=temperature, importance=importance)

@@ -56,12 +56,10 @@ class FedLURule(LocalRule):
         self._warming_up = False
 
     def begin_round(self, round: int) -> None:
-        """Start distillation after the warm-up; see `LocalRule.begin_round`."""
         # Round 0 is unlearning, which distills.
         self._warming_up = 0 < round <= self.settings.warmup_rounds
 
     def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
-        """Compute the loss of both models; see `LocalRule.distil`."""
         return mutual(
             private,
             shared,

@@ -8,7 +8,6 @@ class PFedEGRule(LocalRule):
     """Adds the distance to received rows, and starts from received or own rows."""
 
     def takes_over(self, round: int) -> bool:
-        """Return True if a round starts from received rows; see `LocalRule.takes_over`."""
         # pfedeg.txt Algorithm 1, line 21: E_c^t = K_c^t; the ablation _Reg in 4.4 skips it.
         return round == 0 or self.settings.start == "received"
 

@@ -30,11 +30,10 @@ class VariantSettings(KgeSettings, frozen=True):
             (nju-websoft/FedLU). An option that the user sets takes precedence over the variant.
     """
 
-    variant: Annotated[Variant, Meta(description="training as the paper has it, or as FedLU's code")] = "paper"
+    variant: Annotated[Variant, Meta(description="training as in the paper, or as in FedLU's code")] = "paper"
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         return {"triple_weights": "frequency", "redraw": "never"} if self.variant == "published" else {}
 
 
@@ -52,7 +51,7 @@ class SingleSettings(VariantSettings, frozen=True):
     baseline: Annotated[
         Baseline,
         Meta(
-            description="the papers' own, or as a federation that shares this starts: its first rows, a new Adam a round"
+            description="optimizer and first rows: as the papers train alone, or as a federation that shares this table"
         ),
     ] = "papers"
 
@@ -66,7 +65,6 @@ class SingleSettings(VariantSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"entity_range": "width", "best_round": "client"} if self.variant == "published" else {}
         return {**super().training, **published}
 
@@ -81,18 +79,16 @@ class FedESettings(VariantSettings, frozen=True):
     """
 
     evaluate: Annotated[
-        Literal["after", "before"], Meta(description="shared models after a round's broadcast, or before it")
+        Literal["after", "before"], Meta(description="evaluate shared models after a round's broadcast, or before it")
     ] = "after"
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"entity_range": "width"} if self.variant == "published" else {}
         return {**super().training, **published}
 
     @property
     def evaluates_before_broadcast(self) -> bool:
-        """Return whether shared models are validated and tested before the broadcast of a round."""
         return self.evaluate == "before"
 
 
@@ -108,7 +104,7 @@ class FedProxSettings(FedESettings, frozen=True):
     mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the proximal term")] = 0.1
     proximal: Annotated[
         Literal["distance", "squared"],
-        Meta(description="half the squared distance to the rows received, or the distance"),
+        Meta(description="proximal term: half the squared distance to the received rows, or the distance"),
     ] = "squared"
 
 
@@ -163,7 +159,12 @@ class FedSSettings(KgeSettings, frozen=True):
 
     sparsity: Annotated[float, Meta(ge=0, le=1, description="share of the shared rows sent in a sparse round")] = 0.4
     sparse_rounds: Annotated[
-        int, Meta(ge=0, le=1_000_000, description="sparse rounds between two with all rows; 0: never all")
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="sparse rounds between two synchronization rounds; 0: no such rounds",
+        ),
     ] = 4
 
 
@@ -171,7 +172,6 @@ class FedEPLSettings(FedSSettings, frozen=True):
     """Settings of FedEPL: the FedS whose cost it matches, by a lower dimension of equal average cost (feds.txt Eq. 5)."""
 
     def shared_dim(self, dim: int) -> int:
-        """Return the dimension of equal cost; see `equal_cost_dim`."""
         return equal_cost_dim(self.sparsity, self.sparse_rounds, dim)
 
 
@@ -196,17 +196,15 @@ class FedLUSettings(FedESettings, frozen=True):
     ] = 0
     private_start: Annotated[
         PrivateStart,
-        Meta(description="first entities of a client's second model: its own, or those of the server"),
+        Meta(description="initial entity rows of a client's second model: its own, or the server's"),
     ] = "own"
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"best_round": "client"} if self.variant == "published" else {}
         return {**super().training, **published}
 
     def sampling_temperature(self, option: float | None, model: str) -> float:
-        """Return the temperature of negatives; see `fedlu_temperature`."""
         return fedlu_temperature(self.variant, option, model)
 
 
@@ -237,11 +235,14 @@ class PFedEGSettings(AlgorithmSettings, frozen=True):
         start: rows from which a round's training starts: received, or the client's own (`_Reg` in pfedeg.txt 4.4).
     """
 
-    mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the rows received")] = 0.003
-    mixing: Annotated[float, Meta(ge=0, le=1, description="share of the others in what a client receives")] = 0.7
-    affinity: Annotated[Affinity, Meta(description="near clients by what they share")] = "shared"
+    mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the received rows")] = 0.003
+    mixing: Annotated[float, Meta(ge=0, le=1, description="share of other clients' rows in what a client receives")] = (
+        0.7
+    )
+    affinity: Annotated[Affinity, Meta(description="measure of similarity between clients")] = "shared"
     start: Annotated[
-        Literal["received", "own"], Meta(description="a round starts from the rows received, or a client's own")
+        Literal["received", "own"],
+        Meta(description="rows from which a client starts a round: the received ones, or its own"),
     ] = "received"
 
 
@@ -253,11 +254,11 @@ class FedEKDSettings(KgeSettings, frozen=True):
     """
 
     shared_dim_ratio: Annotated[
-        float, Meta(ge=0, le=1, description="the shared model's dimension over the private one's")
+        float, Meta(ge=0, le=1, description="dimension of the shared model divided by that of the private model")
     ] = 0.75
 
     def shared_dim(self, dim: int) -> int:
-        """Return the dimension of the shared model, rounded up."""
+        # Return the dimension of the shared model, rounded up.
         return math.ceil(self.shared_dim_ratio * dim)
 
 
@@ -269,8 +270,8 @@ class FedESVDSettings(KgeSettings, frozen=True):
         columns: of the matrix.
     """
 
-    rank: Annotated[int, Meta(ge=1, le=1_000_000, description="singular values sent of an entity's update")] = 5
-    columns: Annotated[int, Meta(ge=1, le=1_000_000, description="of the matrix that an update is taken as")] = 8
+    rank: Annotated[int, Meta(ge=1, le=1_000_000, description="number of singular values sent per entity update")] = 5
+    columns: Annotated[int, Meta(ge=1, le=1_000_000, description="columns of the matrix form of an entity update")] = 8
 
     def check(self, entity_width: int) -> None:
         """Raise `SpecError` unless an update is a matrix with more rows than columns (feds.txt VI-B: m > n)."""
@@ -289,7 +290,9 @@ class FedESVDPlusSettings(FedESVDSettings, frozen=True):
         mu: the paper's alpha (feds.txt Eq. 7).
     """
 
-    mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the singular vectors' orthogonality")] = 0.05
+    mu: Annotated[
+        float, Meta(ge=0, le=1_000_000, description="weight of the orthogonality term of the singular vectors")
+    ] = 0.05
 
 
 SINGLE = Recipe(

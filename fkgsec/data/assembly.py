@@ -120,9 +120,8 @@ def build_graph(
 ) -> KnowledgeGraph:
     """Number the names of `splits` and count irregularities.
 
-    IDs follow `entities` and `relations` if given, else the order of first appearance (head before tail). A missing
-    split (data that
-    were not split yet) is empty without a warning.
+    IDs follow `entities` and `relations` if the caller names them, else the order of first appearance (head before tail). A
+    missing split (data that were not split yet) is empty without a warning.
 
     Args:
         name: of the graph.

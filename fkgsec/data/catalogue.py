@@ -96,9 +96,8 @@ def cache_folder() -> Path:
 def locate(name: str, data_dir: Path | str | None = None, progress: bool = True) -> Path:
     """Return the folder or file of a dataset, after checking size and digest of every file.
 
-    It is searched for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache. Files missing in
-    the cache are
-    downloaded.
+    It is searched for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache. Files missing in the
+    cache are downloaded.
 
     Args:
         name: of the catalogue, in any case.
@@ -106,9 +105,8 @@ def locate(name: str, data_dir: Path | str | None = None, progress: bool = True)
         progress: show a progress bar on standard error while downloading.
 
     Raises:
-        DataError: the name is unknown; the data folder does not exist or has only part of the dataset; a file differs
-            from the
-            catalogue; or a download failed.
+        DataError: the name is unknown; the data folder does not exist or has only part of the dataset; a file differs from
+            the catalogue; or a download failed.
     """
     dataset = find_dataset(name)
     own_folder = _own_folder(data_dir)

@@ -4,17 +4,17 @@ All of it is drawn at random; it contains no real record. It has the properties 
 symmetric, composed, one-to-many and many-to-one relations. It also has what they lack and an evaluation of privacy needs: secret
 triples, in relations that are marked as sensitive.
 
-Legend: `T` topics, `C` hospitals.
+Legend: `T` topics, `C` hospitals, `n` entities of a kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from fkgsec.arguments import checked
-from fkgsec.data.consortium_world import ENTITIES_PER_TOPIC, Kind, World
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.data.partition import split_triples
 from fkgsec.errors import SpecError
@@ -90,6 +90,143 @@ AREA_CONCENTRATION = 2.0
 # The k-th hospital has patients in proportion to `k ** -SIZE_EXPONENT`; clients of real federations are uneven, so
 # that a mean and a weighted mean differ.
 SIZE_EXPONENT = 0.25
+
+
+# Public vocabulary: kinds of entities in topics within disease areas, and draws from them.
+
+KINDS_PER_TOPIC = {"diagnosis": 10, "drug": 9, "gene": 7, "symptom": 4, "procedure": 4, "class": 1}
+ENTITIES_PER_TOPIC = sum(KINDS_PER_TOPIC.values())
+
+# Words for one disease area: diagnosis, drug, gene, symptom, procedure, class. Invented names without medical meaning.
+AREAS = tuple(
+    dict(zip(KINDS_PER_TOPIC, line.split(), strict=True))
+    for line in (
+        "asthma budesolin ORMD wheeze spirometry bronchodilators",
+        "cardiopathy olsartan SCNX palpitation stenting sartans",
+        "diabetes gliptaxin TCFL thirst insulin-pump gliptins",
+        "arthritis tocimab HLDR joint-pain arthroscopy interleukin-blockers",
+        "melanoma vemurax BRFA skin-lesion excision kinase-inhibitors",
+        "leukaemia imatonib ABLX fatigue marrow-transplant tyrosine-blockers",
+        "epilepsy levetrax KCNR seizure electrography anticonvulsants",
+        "depression sertralan SLCT low-mood psychotherapy serotonergics",
+        "hepatitis sofobuvan IFNX jaundice liver-biopsy antivirals",
+        "nephropathy finerolin APOM oedema dialysis antagonists",
+        "colitis mesalaxin NODR abdominal-pain colonoscopy salicylates",
+        "sepsis meropexam TLRX fever lavage carbapenems",
+        "migraine ergotrilan CACN headache nerve-block triptans",
+        "anaemia epoetan HBBX pallor transfusion erythropoietics",
+        "psoriasis secukilab CARD rash phototherapy biologics",
+        "osteoporosis alendrex COLA fracture densitometry bisphosphonates",
+    )
+)
+
+
+class Kind(NamedTuple):
+    """Entities of one kind, sorted by topic; `topic_bounds` is `[T + 1]`, `edges` `[n + 1]` is cumulative popularity."""
+
+    name: str
+    first_id: int
+    topics: np.ndarray
+    topic_bounds: np.ndarray
+    popularity: np.ndarray
+    edges: np.ndarray
+
+    @property
+    def num_entities(self) -> int:
+        """Number of entities of this kind."""
+        return len(self.topics)
+
+    def draw_between(self, low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw one entity ID by popularity from each range `low <= position < high`.
+
+        Args:
+            low, high: int64 `[n]`.
+            rng: source of randomness.
+        """
+        # Inverse sampling on cumulative popularity, restricted to the range.
+        start, stop = self.edges[low], self.edges[high]
+        position = np.searchsorted(self.edges, start + rng.random(len(low)) * (stop - start), side="right") - 1
+        return self.first_id + np.clip(position, low, high - 1)  # rounding may step over an edge
+
+    def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw entity IDs by popularity.
+
+        Args:
+            count: number of draws.
+            rng: source of randomness.
+        """
+        return self.draw_between(np.zeros(count, np.int64), np.full(count, self.num_entities), rng)
+
+
+class World:
+    """Public vocabulary: topics within areas, and the kinds of entities in them. IDs count through the kinds."""
+
+    def __init__(self, num_topics: int, rng: np.random.Generator) -> None:
+        self.num_topics, self.num_areas = num_topics, min(len(AREAS), num_topics)
+        # Consecutive topics form an area.
+        self.area_of_topic = np.arange(num_topics) * self.num_areas // num_topics
+        self.area_bounds = np.searchsorted(self.area_of_topic, np.arange(self.num_areas + 1))
+        self.kinds: dict[str, Kind] = {}
+        self.num_entities = 0
+        for name, per_topic in KINDS_PER_TOPIC.items():
+            self.kinds[name] = kind = self._make_kind(name, per_topic * num_topics, rng)
+            self.num_entities += kind.num_entities
+        self.topic_of_entity = np.concatenate([kind.topics for kind in self.kinds.values()])
+
+    def _make_kind(self, name: str, count: int, rng: np.random.Generator) -> Kind:
+        # One entity of each kind in every topic, so that no topic is empty; the others anywhere.
+        topics = np.sort(
+            np.concatenate([np.arange(self.num_topics), rng.integers(self.num_topics, size=count - self.num_topics)])
+        )
+        # Zipf's law over a random order, so that hubs are spread over topics.
+        popularity = (1.0 + rng.permutation(count)) ** -ZIPF_EXPONENT
+        bounds = np.searchsorted(topics, np.arange(self.num_topics + 1))
+        return Kind(name, self.num_entities, topics, bounds, popularity, np.concatenate([[0.0], np.cumsum(popularity)]))
+
+    def draw_near(self, kind_name: str, topics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw one entity ID of a kind for each topic: from the topic, else from its area, else from anywhere.
+
+        Args:
+            kind_name: key of `KINDS_PER_TOPIC`.
+            topics: int64 `[n]`.
+            rng: source of randomness.
+        """
+        kind, chance = self.kinds[kind_name], rng.random((2, len(topics)))
+        areas = self.area_of_topic[topics]
+        in_topic = chance[0] < TOPIC_FOCUS
+        in_area = chance[1] < AREA_FOCUS
+        first = np.where(in_topic, topics, np.where(in_area, self.area_bounds[areas], 0))
+        last = np.where(in_topic, topics + 1, np.where(in_area, self.area_bounds[areas + 1], self.num_topics))
+        return kind.draw_between(kind.topic_bounds[first], kind.topic_bounds[last], rng)
+
+    def follow(self, facts: np.ndarray, starts: np.ndarray, kind_name: str, rng: np.random.Generator) -> np.ndarray:
+        """Draw for each start the end of a fact with this start, with probability `COMPOSED_SHARE`; else `draw_near`.
+
+        Args:
+            facts: int64 `[m, 2]`, start and end.
+            starts: int64 `[n]`, entity IDs.
+            kind_name: kind of the ends.
+            rng: source of randomness.
+        """
+        # Sorted by start, the facts of each start are a range.
+        ordered = facts[np.argsort(facts[:, 0], kind="stable")]
+        low, high = (np.searchsorted(ordered[:, 0], starts, side=side) for side in ("left", "right"))
+        followed = (rng.random(len(starts)) < COMPOSED_SHARE) & (high > low)
+        ends = self.draw_near(kind_name, self.topic_of_entity[starts], rng)
+        position = low + (rng.random(len(starts)) * (high - low)).astype(np.int64)
+        ends[followed] = ordered[position[followed], 1]
+        return ends
+
+    def entity_names(self) -> list[str]:
+        """Return a name for each entity, such as `drug:olsartan-003`."""
+        return [
+            f"{name}:{AREAS[area][name]}-{number:03d}"
+            for name, kind in self.kinds.items()
+            for number, area in enumerate(self.area_of_topic[kind.topics].tolist(), start=1)
+        ]
+
+
+# Facts and records.
 
 
 def _distinct(rows: np.ndarray) -> np.ndarray:
@@ -356,14 +493,7 @@ def generate_consortium(clients: int = 3, size: int = 13_500, seed: int = 0) -> 
     num_records = round(size * (1 - PUBLIC_SHARE))
     num_patients = max(clients, round(num_records / PATIENT_TRIPLES))
     num_public = 2 * size / MEAN_DEGREE - num_patients
-    world = World(
-        max(1, round(num_public / ENTITIES_PER_TOPIC)),
-        zipf_exponent=ZIPF_EXPONENT,
-        topic_focus=TOPIC_FOCUS,
-        area_focus=AREA_FOCUS,
-        composed_share=COMPOSED_SHARE,
-        rng=rng,
-    )
+    world = World(max(1, round(num_public / ENTITIES_PER_TOPIC)), rng)
     hospital_size = np.arange(1.0, clients + 1) ** -SIZE_EXPONENT
     # Each hospital specializes in some areas.
     taste = rng.dirichlet(np.full(world.num_areas, AREA_CONCENTRATION), size=clients)

@@ -49,9 +49,8 @@ def normalised(graph: Graph) -> Graph:
     """Convert names to form NFC, and merge entities and relations of equal names; return the same object if nothing
     changes.
 
-    IDs follow the first appearance of a name. Triples keep their order, also those that become equal. Clients' names
-    and their local
-    order (by global ID, those of train first) are as in `ClientGraph.from_global`.
+    IDs follow the first appearance of a name. Triples keep their order, also those that become equal. Clients' names and
+    their local order (by global ID, those of train first) are as in `ClientGraph.from_global`.
 
     Args:
         graph: to convert.

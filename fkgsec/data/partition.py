@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings as python_warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -39,11 +39,9 @@ def split_triples(
 
     Valid and test have `floor(n * part / sum)` triples. A triple that train needs for an entity or a relation is never
     drawn for
-    them: first those with an entity that occurs nowhere else, then the first triple of each other entity and relation
-    in a random
-    order. If too few others remain, as in sparse graphs, valid and test shrink in proportion and a warning counts it.
-    An untrained
-    entity would have a random embedding, so its rank says nothing about the model.
+    them: first those with an entity that occurs nowhere else, then the first triple of each other entity and relation in a
+    random order. If too few others remain, as in sparse graphs, valid and test shrink in proportion and a warning counts it.
+    An untrained entity would have a random embedding, so its rank says nothing about the model.
 
     Args:
         triples: int64 `[n, 3]`.
@@ -56,8 +54,7 @@ def split_triples(
         DataError: there are no triples, or `train_only` has another length.
 
     Source: 8:1:1 as in FedR B.1, FedLU section 5.2 and FedS section IV.A. Differs: the papers draw without regard to
-    coverage;
-    their published federations cover all but a handful of entities.
+    coverage; their published federations cover all but a handful of entities.
     """
     if len(ratio) != 3 or not all(isinstance(part, int) for part in ratio) or ratio[0] <= 0 or min(ratio) < 0:
         raise SpecError(f"ratio is {tuple(ratio)}, allowed: three integers, train above 0, valid and test 0 or more")
@@ -103,11 +100,8 @@ def _needed_in_train(triples: np.ndarray, in_train: np.ndarray) -> np.ndarray:
     return needed
 
 
-class Assignment(NamedTuple):
-    """Client of each triple, int64 `[n]`, and warnings, one line each."""
-
-    client_of: np.ndarray
-    warnings: tuple[str, ...] = ()
+Assignment: TypeAlias = tuple[np.ndarray, tuple[str, ...]]
+"""Client of each triple, int64 `[n]`, and warnings, one line each."""
 
 
 def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
@@ -119,7 +113,7 @@ def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) 
 
     Source: FedR B.1. Differs: none.
     """
-    return Assignment(rng.permutation(np.arange(len(triples)) % clients))
+    return rng.permutation(np.arange(len(triples)) % clients), ()
 
 
 def assign_relations(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
@@ -131,7 +125,7 @@ def assign_relations(triples: np.ndarray, clients: int, rng: np.random.Generator
     Source: FedS section IV.A, of FB15k-237-R3, R5 and R10. Differs: none.
     """
     relations, relation_of = _occurring_relations(triples, clients)
-    return Assignment(rng.permutation(np.arange(len(relations)) % clients)[relation_of])
+    return rng.permutation(np.arange(len(relations)) % clients)[relation_of], ()
 
 
 def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
@@ -148,7 +142,7 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
     """
     relations, relation_of = _occurring_relations(triples, clients)
     if clients in (1, len(relations)):  # only one clustering exists, and the eigensolver would fail
-        return Assignment((np.arange(len(relations)) % clients)[relation_of])
+        return (np.arange(len(relations)) % clients)[relation_of], ()
     # Lines 3 to 10: M[r, r'] = number of entities that both relations link, zero on the diagonal.
     co_occurrence = count_co_occurrence(triples[:, 0], relation_of, triples[:, 2])
     from sklearn.cluster import SpectralClustering  # a second to import, and no other partition needs it
@@ -170,7 +164,7 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
     # Number clusters by their first relation: labels of spectral clustering are arbitrary.
     client_of_cluster = np.argsort(np.argsort(first))
     warnings = [f"spectral clustering: {str(warning.message).splitlines()[0]}" for warning in caught]
-    return Assignment(client_of_cluster[cluster_of][relation_of], tuple(warnings))  # Line 12.
+    return client_of_cluster[cluster_of][relation_of], tuple(warnings)  # Line 12.
 
 
 def count_co_occurrence(heads: np.ndarray, relations: np.ndarray, tails: np.ndarray) -> np.ndarray:
@@ -218,10 +212,8 @@ def partition(
     """Divide a graph among clients, and each client's triples into train, valid and test by `split_triples`.
 
     The graph's own splits are pooled first: a client's test triples are drawn from its own triples, as in the papers.
-    Figures
-    therefore do not compare with those on the graph's published test split. Exact duplicates are dropped with a warning
-    that counts
-    them, so no triple occurs twice in the federation.
+    Figures therefore do not compare with those on the graph's published test split. Exact duplicates are dropped with a
+    warning that counts them, so no triple occurs twice in the federation.
 
     Args:
         graph: to divide.

@@ -78,17 +78,14 @@ def find_split_leaks(
         federated: clients and their splits.
 
     Returns:
-        One row per client and evaluation split: `triples` is its size; each of `LEAKS` has its count and (`_share`) its
-            share of
-        the rows, NaN for an empty split; `repeated` counts rows that repeat an earlier row of the same split. Second,
-        the leaks as
-        masks, bool `[n]` per (client index, split, one of `LEAKS`).
+        One row per client and evaluation split: `triples` is its size; each of `LEAKS` has its count and (`_share`) its share
+            of the rows, NaN for an empty split; `repeated` counts rows that repeat an earlier row of the same split. Second,
+            the leaks as masks, bool `[n]` per (client index, split, one of `LEAKS`).
 
     Raises:
         DataError: there are so many entities and relations that a triple does not fit 63 bits.
 
-    Source: Toutanova and Chen 2015 (inverse pairs), the federations released with FedR (exact copies). Differs: also
-    across
+    Source: Toutanova and Chen 2015 (inverse pairs), the federations released with FedR (exact copies). Differs: also across
     clients, since a federation trains on all train splits.
     """
     num_entities = len(federated.entities)

@@ -77,9 +77,8 @@ def local_clustering(edges: np.ndarray, num_entities: int) -> np.ndarray:
         edges: int64 `[n, 2]`; direction, repetition and loops are ignored.
         num_entities: N.
 
-    Source: Watts and Strogatz 1998. Differs: none; triangles are counted once, over edges directed toward the larger
-    degree, so that
-    hubs do not make the sparse products dense.
+    Source: Watts and Strogatz 1998. Differs: none; triangles are counted once, over edges directed toward the larger degree,
+    so that hubs do not make the sparse products dense.
     """
     from scipy import sparse
 

@@ -1,6 +1,6 @@
 """Exchange between clients and server: codec, aggregation and transport, each replaceable alone.
 
-    transport = Transport(channel, options, parties, ("entities",), run)   # in clear; `fkgsec.defenses.make_transport` resists
+    transport = Transport(channel, options, parties, ("entities",), run)   # plaintext; `fkgsec.defenses.make_transport` resists
     transport.align("entities", {party: Holding(names, num_uploaded)})     # round 0
     transport.initialise("entities", rows)
     received = transport.broadcast(0, "entities", parties)                 # by party: what it takes over
@@ -24,12 +24,12 @@ from fkgsec.exchange.parts import (
     Observed,
     Received,
     Screened,
+    SharedTable,
     Upload,
     Uploaded,
     all_cut,
     all_excluded,
 )
-from fkgsec.exchange.server import SharedTable
 from fkgsec.exchange.tensors import clusters, peers, quantised, truncated_svd
 from fkgsec.exchange.transport import MakeTransport, Transport, check_fit
 

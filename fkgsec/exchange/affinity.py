@@ -19,8 +19,7 @@ from torch.nn.functional import cosine_similarity
 
 from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
-from fkgsec.exchange.parts import Delivered
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, SharedTable
 from fkgsec.federation.options import RunOptions
 
 

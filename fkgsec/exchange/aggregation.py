@@ -19,8 +19,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fkgsec.exchange.parts import Delivered, Delivery
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Delivery, SharedTable
 from fkgsec.federation.options import RunOptions
 from fkgsec.registry import Registry
 

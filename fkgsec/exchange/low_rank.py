@@ -22,8 +22,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
-from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, SharedTable, Sum, Upload
 from fkgsec.federation.messages import SERVER, AnyMessage, LowRankRows
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from fkgsec.exchange.aggregation import Aggregation
 from fkgsec.exchange.codec import Codec
-from fkgsec.exchange.parts import Delivered, Screened, Sum, Upload, below
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Screened, SharedTable, Sum, Upload, below
 from fkgsec.federation.messages import AnyMessage
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table

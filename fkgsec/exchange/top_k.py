@@ -26,8 +26,7 @@ from torch.nn.functional import cosine_similarity
 from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
-from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, SharedTable, Upload
 from fkgsec.federation.messages import SERVER, AnyMessage, Rows, SparseRows
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table

@@ -20,9 +20,8 @@ from fkgsec.exchange import rounds
 from fkgsec.exchange.aggregation import AGGREGATIONS, Answers
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import CODECS
-from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Uploaded, below
+from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, SharedTable, Uploaded, below
 from fkgsec.exchange.server import TableServer
-from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Alignment, Channel
 from fkgsec.federation.options import RunOptions

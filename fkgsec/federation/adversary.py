@@ -81,9 +81,8 @@ class Adversary:
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
         """Return the rows that the server sends to a client, `[n, width]`.
 
-        In secure sums `rows` is the whole table, `[N, width]`, and clients check that all of them received the same
-        table. Different rows
-        for each client open no sum; the same rows for all are accepted within the clip.
+        In secure sums `rows` is the whole table, `[N, width]`, and clients check that all of them received the same table.
+        Different rows for each client open no sum; the same rows for all are accepted within the clip.
 
         Args:
             table: name of the shared table.

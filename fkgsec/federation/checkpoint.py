@@ -182,8 +182,7 @@ def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
     """Compute the sha256 of a run's tensors, rounds and messages, in hexadecimal.
 
     Seconds are excluded: a run that was killed and resumed has the same fingerprint, and a repetition elsewhere shows
-    whether its bits
-    are the same. Fields are listed here, so that a new field of a round does not change old fingerprints.
+    whether its bits are the same. Fields are listed here, so that a new field of a round does not change old fingerprints.
 
     Args:
         progress: of the run.

@@ -120,7 +120,7 @@ class Federation:
         # The default transport is plaintext: a defense must not be dropped silently.
         if options.defense and make_transport is Transport:
             raise SpecError(
-                f"defense {options.defense!r} was asked for, but the transport sends plaintext; from Python give "
+                f"defense {options.defense!r} is set, but the transport sends plaintext; in Python, pass "
                 "make_transport=fkgsec.defenses.make_transport"
             )
         self.graph, self.options = graph, options
@@ -282,9 +282,8 @@ class Federation:
         """Discard messages that no attack needs.
 
         Retained are the messages of round 0, of `rounds`, of the rounds that an attack or the adversary needs, and each
-        client's last
-        upload up to these. So are the broadcasts before the last of these uploads, and notes of the rounds that need
-        them.
+        client's last upload up to these. So are the broadcasts before the last of these uploads, and notes of the rounds
+        that need them.
 
         Args:
             rounds: round numbers.

@@ -63,17 +63,19 @@ class RunOptions(
 
     task: ClassVar[str] = ""
 
-    algorithm: Annotated[str, Meta(description="how the federation learns, and what")] = "fede"
-    batch_size: Annotated[int, Meta(description="positives or graphs in a batch")] = 512
-    learning_rate: Annotated[float, Meta(description="of Adam, or another optimizer")] = 0.001
-    local_epochs: Annotated[int, Meta(description="epochs of a client in a round")] = 3
-    rounds: Annotated[int, Meta(description="at most so many rounds")] = 300
+    algorithm: Annotated[str, Meta(description="algorithm of the federation, such as fede")] = "fede"
+    batch_size: Annotated[int, Meta(description="triples or graphs per batch")] = 512
+    learning_rate: Annotated[float, Meta(description="learning rate of the optimizer")] = 0.001
+    local_epochs: Annotated[int, Meta(description="epochs that a client trains in a round")] = 3
+    rounds: Annotated[int, Meta(description="maximum number of rounds")] = 300
     eval_every: Annotated[int, Meta(description="rounds between validations")] = 5
-    patience: Annotated[int, Meta(description="stop after so many validations without a better one; 0: never")] = 5
+    patience: Annotated[
+        int, Meta(description="validations without improvement before training stops; 0: never stop early")
+    ] = 5
     participation: Annotated[float, Meta(description="share of clients that train in a round")] = 1.0
     settings: Any = None
-    defense: Annotated[str, Meta(description="one or more, as in psu,secagg or dp:epsilon=8,clip=0.1")] = ""
-    seed: Annotated[int, Meta(description="everything random in training derives from it")] = 0
+    defense: Annotated[str, Meta(description="defenses, such as psu,secagg or dp:epsilon=8,clip=0.1")] = ""
+    seed: Annotated[int, Meta(description="seed of all randomness in training")] = 0
     protocol_seed: Annotated[
         int | None,
         Meta(
@@ -244,9 +246,8 @@ def run_identity(
 ) -> str:
     """Hash what a checkpoint must agree with: data, options except the device, and the adversary.
 
-    Equal values such as 4 and 4.0 hash alike. Settings at their defaults are excluded, so that a new setting does not
-    change the
-    identity of earlier runs. For their sake, renamed settings keep their old names here.
+    Equal values such as 4 and 4.0 hash alike. Settings at their defaults are excluded, so that a new setting does not change
+    the identity of earlier runs. For their sake, renamed settings keep their old names here.
 
     Args:
         graph: with a `hash`.
@@ -269,8 +270,7 @@ def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None 
     """Return the run's identity, and those under which records of version 0.1 may name it.
 
     Those records included settings that users gave at their defaults. Version 0.1 had knowledge graphs only, whose
-    algorithms have up
-    to five settings; all combinations of the 19 settings of `cefgl` would take most of a minute.
+    algorithms have up to five settings; all combinations of the 19 settings of `cefgl` would take most of a minute.
 
     Args:
         graph, options, adversary: as in `run_identity`.

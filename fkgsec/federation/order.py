@@ -156,9 +156,8 @@ class ClientOrder:
     def training_changed(self, round: int, *, changed: bool) -> None:
         """Record whether the training of a round changed any row of a shared table.
 
-        If it did not, the client takes part in no further sum. Otherwise a server could observe such refusals
-        repeatedly, and learn from
-        each whether the client holds the rows that its table trains.
+        If it did not, the client takes part in no further sum. Otherwise a server could observe such refusals repeatedly,
+        and learn from each whether the client holds the rows that its table trains.
 
         Args:
             changed: whether any row changed.

@@ -2,7 +2,7 @@
 
     class Settings(AlgorithmSettings, frozen=True):
         mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the proximal term")] = 0.1
-        proximal: Annotated[Literal["distance", "squared"], Meta(description="how far rows moved")] = "squared"
+        proximal: Annotated[Literal["distance", "squared"], Meta(description="distance term")] = "squared"
 
     Settings(mu=-1)        # SpecError: mu must lie in 0..1,000,000; got -1
     [setting.help for setting in fields_of(Settings)]
@@ -176,8 +176,7 @@ def make_settings(
 
     Args:
         kind: struct of the algorithm.
-        values: settings of this algorithm; or a mapping by name, where None stands for the default; or settings of
-            another
+        values: settings of this algorithm; or a mapping by name, where None stands for the default; or settings of another
             algorithm, whose non-default settings must exist in this one.
         algorithm: its name, for messages.
 

@@ -49,7 +49,7 @@ class Batch:
         ones = np.ones(len(part.sources), dtype=np.float32)
         return cls(
             torch.from_numpy(node_features(part).copy()).to(device),
-            _compressed(part.indptr, part.sources, ones).to(device),
+            compressed(part.indptr, part.sources, ones).to(device),
             torch.from_numpy(part.graph_of.copy()).to(device),
             torch.from_numpy(part.classes.copy()).to(device),
         )
@@ -78,11 +78,16 @@ class Batch:
         # Loops make every row sum positive.
         roots = 1 / np.sqrt(loops.sum(axis=1), dtype=np.float32)
         scaled = loops.data * np.repeat(roots, np.diff(loops.indptr)) * roots[loops.indices]
-        return _compressed(loops.indptr, loops.indices, scaled).to(self.adjacency.device)
+        return compressed(loops.indptr, loops.indices, scaled).to(self.adjacency.device)
 
 
-def _compressed(indptr: np.ndarray, sources: np.ndarray, values: np.ndarray) -> Tensor:
-    """Build a square sparse tensor in compressed rows."""
+def compressed(indptr: np.ndarray, sources: np.ndarray, values: np.ndarray) -> Tensor:
+    """Build a square sparse tensor in compressed rows.
+
+    Args:
+        indptr, sources: int `[n + 1]` and `[m]`; row v has entries in the columns `sources[indptr[v] : indptr[v + 1]]`.
+        values: `[m]`.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")  # torch calls CSR a beta
         return torch.sparse_csr_tensor(

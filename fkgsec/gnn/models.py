@@ -88,9 +88,8 @@ def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
     """Drop about this share of the values, and scale up the others so that the mean stays.
 
     The share is rounded to a multiple of 1 / 65,536. One bit of a random word decides on each value: one word for 64
-    values and each
-    binary digit of the share, so that a share of one half takes one word. `rng.random` would take 64 times as many
-    words.
+    values and each binary digit of the share, so that a share of one half takes one word. `rng.random` would take 64
+    times as many words.
 
     Args:
         x: float, of any shape.

@@ -77,18 +77,19 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
 
     algorithm: str = "fedavg"
     model: str = "gin"
-    layers: Annotated[int, Meta(description="convolutions")] = 2
-    width: Annotated[int, Meta(description="numbers of a node in each of them")] = 64
+    layers: Annotated[int, Meta(description="number of convolutions")] = 2
+    width: Annotated[int, Meta(description="hidden width of each convolution")] = 64
     dropout: float = 0.5
-    readout: Annotated[Readout, Meta(description="how nodes become a graph")] = "sum"
-    optimizer: Annotated[Optimizer, Meta(description="of local training; sgd is plain")] = "adam"
+    readout: Annotated[Readout, Meta(description="pooling of node features into graph features")] = "sum"
+    optimizer: Annotated[Optimizer, Meta(description="optimizer of local training; sgd has no momentum")] = "adam"
     local_steps: Annotated[
         int | None,
-        Meta(description="batches of a client in each epoch (default: all); with sgd and 1, an upload is a gradient"),
+        Meta(description="batches per client and epoch (default: all); with sgd and 1 batch, an upload is a gradient"),
     ] = None
-    weight_decay: Annotated[float, Meta(description="of the optimizer")] = 5e-4
+    weight_decay: Annotated[float, Meta(description="weight decay of the optimizer")] = 5e-4
     select: Annotated[
-        Select, Meta(description="round to keep: best validation or test (too high) accuracy, or the last round")
+        Select,
+        Meta(description="best round: by validation accuracy, by test accuracy (overestimates), or the last"),
     ] = "validation"
     batch_size: int = 128
     local_epochs: int = 1
@@ -127,10 +128,11 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
     """
 
     drop_alpha: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="Beta distribution of the share that drops out")
+        float,
+        Meta(ge=0, le=1_000_000, description="alpha of the Beta distribution of the share of clients that drop out"),
     ] = 0.0
     drop_beta: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="its second parameter; both 0: nobody drops out")
+        float, Meta(ge=0, le=1_000_000, description="beta of that distribution; both 0: no client drops out")
     ] = 0.0
 
     def __post_init__(self) -> None:
@@ -141,11 +143,6 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
             )
 
     def num_present(self, count: int, round: int, seed: int) -> int:
-        """Return the number of participants of a round that do not drop out.
-
-        Args:
-            count, round, seed: as in `AlgorithmSettings.num_present`.
-        """
         if not self.drop_alpha:
             return count
         # cefgl.txt 5.8: the dropout rate of a round follows a Beta distribution.
@@ -162,10 +159,9 @@ class GnnSettings(DropoutSettings, frozen=True):
     """
 
     evaluate: Annotated[
-        Literal["after", "before"], Meta(description="shared models after a round's broadcast, or before it")
+        Literal["after", "before"], Meta(description="evaluate shared models after a round's broadcast, or before it")
     ] = "after"
 
     @property
     def evaluates_before_broadcast(self) -> bool:
-        """Return whether shared models are validated and tested before the broadcast of a round."""
         return self.evaluate == "before"

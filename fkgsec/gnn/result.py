@@ -72,12 +72,10 @@ class GnnResult(RunResult):
         return {} if mean is None else {"accuracy": mean}, {name: {"accuracy": share} for name, share in shares.items()}
 
     def headline(self) -> str:
-        """Return algorithm, network and its size."""
         options = self.options
         return f"{options.algorithm}, {options.model}, {options.layers} layers of {options.width}"
 
     def reached(self) -> list[str]:
-        """Return test accuracy with its interval, the mean and each client's; empty without test graphs."""
         mean = self.accuracy()
         if mean is None:
             return []
@@ -93,7 +91,6 @@ class GnnResult(RunResult):
         return lines
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
-        """Return parameters, probabilities and classes, by client index."""
         tree: dict[str, packing.Tree] = {
             kind: {str(place): part for place, part in enumerate(getattr(self, kind))} for kind in ("models", "trained")
         }
@@ -105,12 +102,6 @@ class GnnResult(RunResult):
 
     @classmethod
     def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
-        """Undo `outcome_tree`.
-
-        Args:
-            tensors: packed, by name.
-            num_clients: of the run.
-        """
         fields: dict[str, Any] = {
             kind: [packing.below(f"{kind}.{place}.", tensors) for place in range(num_clients)]
             for kind in ("models", "trained")

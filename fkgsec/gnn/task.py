@@ -72,45 +72,36 @@ class GraphTask:
         return {name: tensor for name, tensor in model.state_dict().items() if name in self.trainers[0].shared}
 
     def data(self, place: int) -> ClientGraphs:
-        """Return the client's graphs; see `Task.data`."""
         return self.graph.clients[place]
 
     def train_on(self, place: int, subset: GraphSet) -> None:
-        """Replace a client's training graphs; see `Task.train_on`."""
         self.trainers[place].training = self.rule.prepare(subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
-        """Return the server's initial rows; see `Task.first_rows`."""
         return self.crossing.first_rows(names)
 
     def holdings(self, table: Table) -> list[Holding]:
-        """List the rows that each client exchanges; see `Task.holdings`."""
         return self.crossing.holdings(self.sizes)
 
     def rows(self, table: Table, place: int) -> Tensor:
-        """Return a client's rows; see `Task.rows`."""
         return self.crossing.rows(place)
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
-        """Apply a broadcast; see `Task.receive`."""
         self.crossing.receive(round, place, received)
 
     def begin_round(self) -> None:
-        """Reset optimizers, unless the options keep them."""
         if not self.options.keeps_optimizer:
             for trainer in self.trainers:
                 trainer.reset_optimizer()
 
     def num_steps(self, places: Collection[int]) -> int:
-        """Count the steps of a round; see `Task.num_steps`."""
         return sum(self.trainers[place].num_steps for place in places)
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
-        """Train a round; see `Task.train`."""
         return {place: self.trainers[place].train(round, on_step) for place in places}
 
     def validate(self) -> float | None:
-        """Compute the mean validation accuracy over clients (test accuracy with `select=test`)."""
+        # Compute the mean validation accuracy over clients (test accuracy with `select=test`).
         split = "test" if self.options.select == "test" else "valid"
         chosen = [(trainer, getattr(trainer.client, split)) for trainer in self.trainers]
         # The mean over clients, as in the papers, not over graphs.
@@ -118,7 +109,6 @@ class GraphTask:
         return float(np.mean(shares)) if shares else None
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
-        """Copy the networks; see `Task.snapshot`."""
         return {
             f"{place}.{name}": tensor.detach().clone()
             for place, trainer in enumerate(self.trainers)
@@ -127,12 +117,10 @@ class GraphTask:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load a snapshot; see `Task.restore`."""
         for place, trainer in enumerate(self.trainers):
             trainer.restore(packing.below(f"{place}.", tensors))
 
     def trainer_state(self) -> dict[str, Tensor]:
-        """Return the trainers' state; see `Task.trainer_state`."""
         return {
             f"{place}.{name}": tensor
             for place, trainer in enumerate(self.trainers)
@@ -140,12 +128,10 @@ class GraphTask:
         }
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the trainers' state; see `Task.load_trainer_state`."""
         for place, trainer in enumerate(self.trainers):
             trainer.load(packing.below(f"{place}.", tensors))
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Evaluate the best round; see `Task.outcome`."""
         # Snapshots of `trained` have shared parameters only; private ones come from `final`.
         judged = {**final, **trained} if self.judged_before_broadcast else final
         test = [

@@ -122,6 +122,6 @@ def with_max_degree(graphs: GraphSet, max_degree: int | None = None) -> GraphSet
             raise DataError(f"{graphs.name}: a node has {largest} edges; max_degree is {max_degree}")
         return replace(graphs, max_degree=max_degree)
     warning = (
-        f"{graphs.name}: no largest degree is public; its own, {largest}, sets the model's input width, and so is told"
+        f"{graphs.name}: no largest degree is public; its own, {largest}, sets the input width, so others learn it"
     )
     return replace(graphs, max_degree=largest, warnings=(*graphs.warnings, warning))

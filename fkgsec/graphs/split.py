@@ -28,8 +28,7 @@ def stratified(classes: np.ndarray, rng: np.random.Generator, ratio: tuple[int, 
     """Assign each graph to a split, int64 `[G]`: 0 train, 1 valid, 2 test.
 
     Graphs are shuffled within their class and dealt to the splits in the ratio; each class continues where the previous
-    one stopped.
-    Each class, and all graphs together, then have their share of each split up to one graph.
+    one stopped. Each class, and all graphs together, then have their share of each split up to one graph.
 
     Args:
         classes: int64 `[G]`.
@@ -53,8 +52,7 @@ def stratified_by_group(
     """Assign each graph to a split like `stratified`, with all graphs of a group in one split.
 
     Groups are assigned from the largest to the smallest (equal ones in random order), each to the split that lacks the
-    largest share
-    of its classes. A group that is larger than valid or test should be goes to train.
+    largest share of its classes. A group that is larger than valid or test should be goes to train.
 
     Args:
         classes, groups: int64 `[G]`.
@@ -107,8 +105,7 @@ def by_chunks(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False)
     """Divide a data set into consecutive chunks and random rests.
 
     The first min(50, G / clients) graphs in file order go to the first client, as many to the next, and so on. Each of
-    the others goes
-    to a random client.
+    the others goes to a random client.
 
     Args:
         graphs: the data set.
@@ -116,8 +113,7 @@ def by_chunks(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False)
         clean: keep isomorphic graphs in one split.
 
     Source: GCFL's code (`_randChunk`). If a file is sorted by class, as NCI1 and PROTEINS are, a client's first graphs
-    are of one
-    class, and labels are skewed.
+    are of one class, and labels are skewed.
     """
     first = min(FIRST_GRAPHS, len(graphs) // max(clients, 1))
     client_of = generator(seed, "graph chunks").integers(clients, size=len(graphs)) if clients > 0 else np.empty(0)

@@ -103,8 +103,7 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
     """Number graphs, int64 `[G]`, such that two graphs have the same number if they are isomorphic with their labels.
 
     Attributes are ignored. Color refinement (Weisfeiler and Leman) finds candidates, since isomorphic graphs always
-    have the same
-    colors. If colors leave a choice, an isomorphism is searched for.
+    have the same colors. If colors leave a choice, an isomorphism is searched for.
 
     Args:
         sets: graphs with one vocabulary.
@@ -147,8 +146,7 @@ def refined_colours(*sets: GraphSet) -> list[np.ndarray]:
     """Compute stable colors of the nodes of each set, uint64 `[N]`: equal if refinement cannot distinguish two nodes.
 
     Colors are 64-bit hashes of a node's labels, then of its color and those of its predecessors and successors, until a
-    round makes no
-    new ones.
+    round makes no new ones.
 
     Args:
         sets: graphs with one vocabulary.

@@ -5,6 +5,7 @@ Legend: `B` positives, `K` candidates per positive, `N` table rows in `C` segmen
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import math
@@ -206,10 +207,8 @@ def candidate_gradients(
     """Compute the gradients of the sum of coefficients times scores.
 
     A query's gradient is summed within each part and then over the parts in order. Each segment of the table is divided
-    into its
-    own parts, so these sums depend on nothing outside the segment. Each thread takes its parts segment by segment: the
-    queries of
-    one segment and their gradients stay in its cache.
+    into its own parts, so these sums depend on nothing outside the segment. Each thread takes its parts segment by
+    segment: the queries of one segment and their gradients stay in its cache.
 
     Args:
         kind: similarity, see `fkgsec.kge.kinds`.
@@ -217,8 +216,7 @@ def candidate_gradients(
         queries: `[B, W]`.
         table: `[N, W]`.
         first_query, first_row: int64 `[C + 1]`. Queries `first_query[c] : first_query[c + 1]` have their candidates in
-            rows
-            `first_row[c] : first_row[c + 1]`.
+            rows `first_row[c] : first_row[c + 1]`.
         positives, columns, start: from `order_candidates`.
         coefficients: `[B, K]`, derivative of the loss by each score.
         query_gradient, table_gradient: `[B, W]` and `[N, W]`, filled.
@@ -270,8 +268,7 @@ def l1_gradients(
     """Compute the same bits as `candidate_gradients` does for L1, in two passes: by rows, then by queries.
 
     The derivative of L1 is a sign. Taking it twice costs less than loading and storing a query's sum for each
-    candidate, as long as
-    the rows of a part fit in a cache.
+    candidate, as long as the rows of a part fit in a cache.
 
     Args:
         threads: number of threads; the result does not depend on it.
@@ -374,8 +371,7 @@ def similarity_matrix(kind, queries, rows, out):
     them.
 
     Dot products are summed here too. A BLAS sums the columns at the edge of its blocks in another order: equal rows
-    would get
-    scores that differ in the last bit, and ties would be lost.
+    would get scores that differ in the last bit, and ties would be lost.
 
     Args:
         kind: similarity, see `fkgsec.kge.kinds`.
@@ -526,8 +522,7 @@ def compile_once() -> None:
     """Compile the loops in a separate process if the cache does not hold them yet.
 
     numba optimizes a parallel loop once more when it writes it to the cache. A process that compiles it therefore sums
-    in another
-    order than those that load it, and the last bits differ. After this call every process loads.
+    in another order than those that load it, and the last bits differ. After this call every process loads.
     """
     if numba.config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
         return
@@ -549,7 +544,9 @@ def compile_once() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         with stamp.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed: two processes that start together compile once
+            with contextlib.suppress(OSError):  # a file system without locks
+                # Until the file is closed: processes that start together compile once.
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if stamp.exists():
                 return
             done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, env=environment)

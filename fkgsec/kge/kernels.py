@@ -368,10 +368,6 @@ def _parts(candidates: Tensor, table: Tensor) -> list[slice]:
     return [slice(low, min(low + step, B)) for low in range(0, B, step)]
 
 
-def _zeros(table: Tensor, out: Tensor | None) -> Tensor:
-    return torch.zeros_like(table) if out is None else out.zero_()
-
-
 def _scores_torch(kind: Similarity, queries: Tensor, table: Tensor, candidates: Tensor, margin: float) -> Tensor:
     parts = [
         margin + similarity(kind, queries[part][:, None], table[candidates[part].clamp_min(0).long()])
@@ -388,18 +384,11 @@ def _gradients_torch(
     derivatives: Tensor,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    query_gradient, table_gradient = torch.empty_like(queries), _zeros(table, out)
-    for part in _parts(candidates, table):
-        chosen, counts = candidates[part].clamp_min(0).long(), candidates[part] >= 0
-        with torch.enable_grad():
-            query = queries[part].detach().requires_grad_()
-            rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
-            scores = similarity(kind, query[:, None], rows)
-            # A NaN derivative of a masked candidate must not reach the sum.
-            wanted = derivatives[part].masked_fill(~counts, 0)
-            query_gradient[part], row_gradient = torch.autograd.grad((scores * wanted).sum(), [query, rows])
-        table_gradient.index_add_(0, chosen.flatten(), row_gradient.flatten(0, 1))
-    return query_gradient, table_gradient
+    def weighed(part: slice, scores: Tensor, counts: Tensor) -> Tensor:
+        """Sum the scores by their derivatives. A NaN derivative of a masked candidate must not reach the sum."""
+        return (scores * derivatives[part].masked_fill(~counts, 0)).sum()
+
+    return _backward_torch(kind, queries, table, candidates, 0.0, weighed, out)
 
 
 def _candidate_loss_torch(
@@ -412,17 +401,39 @@ def _candidate_loss_torch(
     temperature: float,
     out: Tensor | None = None,
 ) -> CandidateLoss:
-    table_gradient = _zeros(table, out)
-    losses, query_gradient = torch.empty_like(weights), torch.empty_like(queries)
+    losses = torch.empty_like(weights)
+
+    def weighed(part: slice, scores: Tensor, counts: Tensor) -> Tensor:
+        """Sum the losses by their weights, and keep them."""
+        of_part = negative_sampling_loss(scores, counts, temperature=temperature)
+        losses[part] = of_part.detach()
+        return (of_part * weights[part]).sum()
+
+    return CandidateLoss(losses, *_backward_torch(kind, queries, table, candidates, margin, weighed, out))
+
+
+def _backward_torch(
+    kind: Similarity,
+    queries: Tensor,
+    table: Tensor,
+    candidates: Tensor,
+    margin: float,
+    total: Callable[[slice, Tensor, Tensor], Tensor],
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of a sum to queries and table, part by part.
+
+    Args:
+        total: maps some positives, their scores `[b, K]` and which of these count to the sum.
+    """
+    query_gradient = torch.empty_like(queries)
+    table_gradient = torch.zeros_like(table) if out is None else out.zero_()
     for part in _parts(candidates, table):
-        chosen = candidates[part].clamp_min(0).long()
-        counts = candidates[part] >= 0
+        chosen, counts = candidates[part].clamp_min(0).long(), candidates[part] >= 0
         with torch.enable_grad():
             query = queries[part].detach().requires_grad_()
             rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
             scores = margin + similarity(kind, query[:, None], rows)
-            loss = negative_sampling_loss(scores, counts, temperature=temperature)
-            query_grad, row_grad = torch.autograd.grad((loss * weights[part]).sum(), [query, rows])
-        losses[part], query_gradient[part] = loss.detach(), query_grad
-        table_gradient.index_add_(0, chosen.flatten(), row_grad.flatten(0, 1))
-    return CandidateLoss(losses, query_gradient, table_gradient)
+            query_gradient[part], row_gradient = torch.autograd.grad(total(part, scores, counts), [query, rows])
+        table_gradient.index_add_(0, chosen.flatten(), row_gradient.flatten(0, 1))
+    return query_gradient, table_gradient

@@ -24,8 +24,7 @@ def negative_sampling_loss(
     """Compute -w log sigma(s_0) - sum_k p_k log sigma(-s_k) of each positive, differentiable by the scores.
 
     p = softmax(temperature * s) over the negatives (self-adversarial weights), without a gradient. At temperature 0,
-    each of n
-    negatives weighs 1/n. A positive whose negatives are all masked keeps its first term alone.
+    each of n negatives weighs 1/n. A positive whose negatives are all masked keeps its first term alone.
 
     Args:
         scores: float `[B, K]`; larger is more plausible.

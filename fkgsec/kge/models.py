@@ -349,8 +349,8 @@ class KgeModel:
         """Compute the relation vector that maximizes the score of (head, ., tail), up to its length.
 
         TransE: t - h. RotatE: the phases that rotate h onto t. DistMult: h * t. ComplEx: conj(h) * t. The scores of the
-        last two are
-        linear in the relation, so only the direction is determined. Compare it with `relation_vectors` by cosine.
+        last two are linear in the relation, so only the direction is determined. Compare it with `relation_vectors` by
+        cosine.
 
         Args:
             heads, tails: float `[..., W]`.

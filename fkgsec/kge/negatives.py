@@ -107,8 +107,7 @@ class NegativeSampler:
         candidates: int `[c]`, entities to draw from.
 
     Source: code of FedR (a client corrupts with its own entities). Differs: that code redraws false negatives until 256
-    are left.
-    Here they are masked, which leaves the distribution of the rest unchanged and needs no second draw.
+    are left. Here they are masked, which leaves the distribution of the rest unchanged and needs no second draw.
     """
 
     def __init__(self, train: np.ndarray, *, num_relations: int, candidates: np.ndarray) -> None:

@@ -89,52 +89,49 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         ModelName, Meta(description="scoring function, encoder, or convolution (or a convolution's dotted name)")
     ] = "transe"
     dim: Annotated[int, Meta(description="embedding dimension")] = 128
-    gamma: Annotated[float, Meta(description="margin of the distance models")] = 10.0
-    init_epsilon: Annotated[float, Meta(description="initial values are uniform in +-(gamma + this) / dim")] = 2.0
-    num_negatives: Annotated[int, Meta(description="negatives of each positive")] = NUM_NEGATIVES
+    gamma: Annotated[float, Meta(description="margin of distance-based models")] = 10.0
+    init_epsilon: Annotated[float, Meta(description="initial values are uniform in +-(gamma + init_epsilon) / dim")] = (
+        2.0
+    )
+    num_negatives: Annotated[int, Meta(description="negatives per positive triple")] = NUM_NEGATIVES
     temperature: Annotated[
-        float | None, Meta(description="of the self-adversarial weights (default: 1; fedlu: 0, which weighs alike)")
+        float | None,
+        Meta(description="temperature of self-adversarial weights; 0: equal weights (default: 1; fedlu: 0)"),
     ] = None
     negative_sides: Annotated[
-        NegativeSides, Meta(description="sides to corrupt; both in turn, or each batch on both (twice the steps)")
+        NegativeSides,
+        Meta(description="sides to corrupt: head, tail, both in turn, or each batch on both (twice the steps)"),
     ] = "both"
-    eval_sides: Annotated[Sides, Meta(description="sides to rank")] = "both"
+    eval_sides: Annotated[Sides, Meta(description="sides to rank in evaluation")] = "both"
     eval_sample: Annotated[
         int | None,
-        Meta(description="validation triples of each client, drawn once (default: all); test figures stay full"),
+        Meta(description="validation triples per client, drawn once (default: all); test triples are never sampled"),
     ] = None
     eval_candidates: Annotated[
-        int | None, Meta(description="drawn entities that these are ranked among (default: all)")
+        int | None, Meta(description="sampled entities among which validation triples are ranked (default: all)")
     ] = None
-    negative_scope: Annotated[NegativeScope, Meta(description="entities that negatives are drawn from")] = "own"
-    rank_scope: Annotated[RankScope, Meta(description="entities that test answers compete with")] = "own"
+    negative_scope: Annotated[NegativeScope, Meta(description="entities from which negatives are drawn")] = "own"
+    rank_scope: Annotated[RankScope, Meta(description="entities among which test triples are ranked")] = "own"
     triple_weights: Annotated[
-        TripleWeights | None, Meta(description="weights of positives: uniform, or less for frequent pairs")
+        TripleWeights | None, Meta(description="weights of positives: uniform, or lower for frequent pairs")
     ] = None
-    redraw: Annotated[
-        Redraw | None, Meta(description="when batches and negatives are drawn: in each epoch, or once for all")
-    ] = None
+    redraw: Annotated[Redraw | None, Meta(description="draw batches and negatives in each epoch, or only once")] = None
     entity_range: Annotated[
-        EntityRange | None, Meta(description="divisor of the initial range of entities: dim, or the width of a row")
+        EntityRange | None,
+        Meta(description="divisor of the initial range of entity values: dim, or the width of a row"),
     ] = None
-    best_round: Annotated[
-        BestRound | None, Meta(description="round to keep: the best of the federation, or of each client")
-    ] = None
-    dropout: Annotated[
-        float | None, Meta(description="share of values dropped in training (noge: 0.5, kb-gat: 0.3)")
-    ] = None
-    label_smoothing: Annotated[float | None, Meta(description="of noge's labels (0.1)")] = None
+    best_round: Annotated[BestRound | None, Meta(description="best round: of the federation, or of each client")] = None
+    dropout: Annotated[float | None, Meta(description="dropout rate in training (noge: 0.5, kb-gat: 0.3)")] = None
+    label_smoothing: Annotated[float | None, Meta(description="label smoothing of noge (0.1)")] = None
     decoder_epochs: Annotated[int | None, Meta(description="epochs of kb-gat's decoder before each validation (5)")] = (
         None
     )
-    decoder_negatives: Annotated[int | None, Meta(description="negatives of each triple in kb-gat's decoder (10)")] = (
-        None
-    )
+    decoder_negatives: Annotated[int | None, Meta(description="negatives per triple in kb-gat's decoder (10)")] = None
     trains_from: Annotated[
         TrainsFrom | None,
         Meta(
-            description="rows that clients of noge and kb-gat train on from: received (the default), at checks alone,"
-            " or own"
+            description="rows from which clients of noge and kb-gat train: received (default), received only in "
+            "validation rounds (checks), or own"
         ),
     ] = None
 
@@ -151,7 +148,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         model = self.kge_model()
         self.kge_settings.check(model.entity_width)
         if not model.relation_width and "relations" in RECIPES[self.algorithm].shared:
-            raise SpecError(f"model {self.model} has no numbers of relations, which {self.algorithm} shares")
+            raise SpecError(f"model {self.model} has no relation embeddings, which {self.algorithm} shares")
         self._check_temperature()
         self._check_best_round()
         self.private_model()
@@ -176,7 +173,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         if temperature != self.sampling_temperature:
             raise SpecError(
                 f"temperature does not apply to {self.algorithm} with these settings and {self.model}, which weighs negatives "
-                f"alike; leave it out or give 0; got {temperature:g}"
+                f"equally; leave it out or give 0; got {temperature:g}"
             )
 
     def _check_encoder(self) -> None:
@@ -203,8 +200,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         ]
         if self.algorithm not in fitting:
             raise SpecError(
-                f"model {self.model} has a network of the client's own, which the local training of {self.algorithm} does not "
-                f"know; it goes with {', '.join(fitting)}"
+                f"model {self.model} has a private network, which the local training of {self.algorithm} does not "
+                f"support; use it with {', '.join(fitting)}"
             )
         if self.num_negatives != NUM_NEGATIVES and not self._samples_negatives:
             raise SpecError(f"num_negatives does not apply to the model {self.model}; leave it out")

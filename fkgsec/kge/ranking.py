@@ -48,9 +48,8 @@ def filtered_ranks(
     """Compute realistic filtered ranks, one column for each side in `known`.
 
     The rank is the mean of the optimistic and the pessimistic rank under ties. A model that gives every entity the same
-    score gets
-    the middle rank, not the first. Source: Berrendorf et al. 2020. Differs: the published code breaks ties by an
-    unstable sort.
+    score gets the middle rank, not the first. Source: Berrendorf et al. 2020. Differs: the published code breaks ties
+    by an unstable sort.
 
     Args:
         model: scores rows.
@@ -60,10 +59,9 @@ def filtered_ranks(
         known: true triples of each side, not counted as competitors (usually train, valid and test).
         block_bytes: bound on the scores in memory at once.
         drawn: distinct IDs, ascending: the M of N entities, drawn uniformly, that are candidates. The rank is then 1 +
-            N / M times
-            the number of drawn competitors before the true entity. Its mean over draws is the rank among all entities
-            (Horvitz &
-            Thompson 1952), so its reciprocal is biased upward (Jensen), the more so the smaller M.
+            N / M times the number of drawn competitors before the true entity. Its mean over draws is the rank among
+            all entities (Horvitz & Thompson 1952), so its reciprocal is biased upward (Jensen), the more so the smaller
+            M.
 
     Returns:
         Ranks, float64 `[n, len(known)]`.
@@ -75,50 +73,36 @@ def filtered_ranks(
     if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
         raise FloatingPointError("an embedding is not finite (NaN or infinity)")
     ranks = np.empty((len(triples), len(known)))
-    pool, place_of = entities, None
+    # Candidates, and each entity's column among them; -1: not drawn.
+    pool, column_of = entities, np.arange(len(entities))
     if drawn is not None:
-        # `place_of` maps an entity to its column among drawn candidates, -1 if it is not drawn.
-        pool, place_of = entities[torch.from_numpy(drawn).to(entities.device)], np.full(len(entities), -1)
-        place_of[drawn] = np.arange(len(drawn))
+        pool, column_of = entities[torch.from_numpy(drawn).to(entities.device)], np.full(len(entities), -1)
+        column_of[drawn] = np.arange(len(drawn))
     step = max(1, block_bytes // (4 * max(1, len(pool))))
     step = step if drawn is None else min(step, TRUE_BLOCK)
-    for column, index in enumerate(known):
+    for place, index in enumerate(known):
         anchor, candidate = (0, 2) if index.side == "tail" else (2, 0)
         for low in range(0, len(triples), step):
             part = triples[low : low + step]
             chosen = torch.tensor(part).to(entities.device)
             queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], index.side)
             scores = model.score_all(queries, pool)
-            # The known triples of each query, one (query, entity) pair per triple.
-            position, member = index.expand(index.groups(part))
-            own_place = np.array(part[:, candidate])
-            if place_of is None:
-                # Take the true score from the same matrix: computed separately, its last bit could differ and ties be
-                # lost.
-                true = scores.gather(1, chosen[:, candidate, None])
-            else:
-                # By the same loop as candidates, for equal bits; the diagonal is the true entity of each query.
-                true = model.score_all(queries, entities[chosen[:, candidate]]).diagonal()[:, None]
-                there = place_of[member] >= 0
-                position, member, own_place = position[there], place_of[member[there]], place_of[own_place]
-            # Count all candidates first, then subtract the known ones: no mask of B x N is needed.
-            above, level = kernels.count_competitors(scores, true[:, 0])
-            is_outside = torch.from_numpy(own_place < 0).to(
-                entities.device
-            )  # not among the candidates: nothing to leave out
-            position, member, own_place = (
-                torch.from_numpy(x).to(entities.device) for x in (position, member, own_place)
+            # The true score comes from the same loop as the others: computed in another way, its last bit could differ
+            # and ties be lost. Of drawn candidates, the diagonal is the true entity of each query.
+            true = (
+                scores.gather(1, chosen[:, candidate, None])[:, 0]
+                if drawn is None
+                else model.score_all(queries, entities[chosen[:, candidate]]).diagonal()
             )
-            filtered = scores[position, member]
-            size = len(part)
-            above -= torch.bincount(position, filtered > true[position, 0], minlength=size).long()
-            level -= torch.bincount(position, filtered == true[position, 0], minlength=size).long()
-            # The true entity itself is one of the known ones, or (an unknown triple) still counted in `level`.
-            is_outside[position[member == own_place[position]]] = True
-            level -= (~is_outside).long()
+            # Neither the true entity nor the known ones compete; NaN is neither above nor level.
+            position, member = index.expand(index.groups(part))
+            rows = np.concatenate([np.arange(len(part)), position])
+            columns = column_of[np.concatenate([part[:, candidate], member])]
+            scores[tuple(torch.from_numpy(at[columns >= 0]).to(entities.device) for at in (rows, columns))] = math.nan
+            above, level = kernels.count_competitors(scores, true)
             # Realistic rank: ties count half. Drawn candidates are scaled up to all entities (Horvitz & Thompson 1952).
             before = (above + level / 2) * (len(entities) / max(1, len(pool)))
-            ranks[low : low + step, column] = (1 + before).cpu().numpy()
+            ranks[low : low + step, place] = (1 + before).cpu().numpy()
     return ranks
 
 
@@ -126,15 +110,13 @@ def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: i
     """Estimate the validation MRR of all triples from a sample of each client's; None without triples.
 
     Clients are strata: the mean over a client's drawn triples (sides averaged) counts for all its triples, which is
-    unbiased over the
-    draw of triples. The interval is normal, with the finite-population correction.
+    unbiased over the draw of triples. The interval is normal, with the finite-population correction.
 
     Args:
         ranks: float64 `[n, sides]` of each client's drawn triples.
         sizes: number of validation triples of each client.
         candidates: number of drawn candidates, None: all. With candidates the estimate is biased upward, see
-            `filtered_ranks`, and
-            the interval holds for these candidates.
+            `filtered_ranks`, and the interval holds for these candidates.
     """
     total, drawn = sum(sizes), sum(map(len, ranks))
     if not total:

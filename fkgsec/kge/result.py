@@ -84,11 +84,9 @@ class KgeResult(RunResult):
         return sampled_mrr(self.valid_ranks, sizes, self.options.eval_candidates)
 
     def headline(self) -> str:
-        """Return algorithm, model and dimension."""
         return f"{self.options.algorithm}, {self.options.model}, dimension {self.options.dim}"
 
     def reached(self) -> list[str]:
-        """Return test MRR and Hits@k with their intervals; empty without test triples."""
         if not any(len(ranks) for ranks in self.test_ranks):
             return []
         sampled = self.validation
@@ -103,7 +101,6 @@ class KgeResult(RunResult):
         return utility(np.concatenate(self.test_ranks), seed) if self.test_ranks else {}, by_client
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
-        """Return embeddings and ranks, by client index."""
         tree: dict[str, packing.Tree] = {
             kind: {
                 str(place): {
@@ -121,13 +118,6 @@ class KgeResult(RunResult):
 
     @classmethod
     def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
-        """Undo `outcome_tree`.
-
-        Args:
-            tensors: packed, by name.
-            num_clients: number of clients in the run.
-        """
-
         def tables(kind: str) -> list[ClientTables]:
             """Read the tables of one kind, by client."""
             packed = packing.below(f"{kind}.", tensors)

@@ -89,9 +89,13 @@ def _read_forget_file(
         holders = [name for name, triples in holdings.items() if key in triples]
         if not holders:
             whose = f"client {candidates[0].name}" if len(candidates) == 1 else "any client"
-            raise DataError(f"{place}: {shown} is not in the train split of {whose}")
+            raise DataError(
+                f"{place}: {shown} is not in the train split of {whose}; only training triples can be unlearned, so leave it out"
+            )
         if len(holders) > 1:
-            raise DataError(f"{place}: {shown} is held by {', '.join(holders)}; name the client that asks")
+            raise DataError(
+                f"{place}: {shown} is held by {', '.join(holders)}; name the requesting client with --client"
+            )
         if key in seen:
             raise DataError(f"{place}: {shown} is named already at {seen[key]}")
         seen[key] = place

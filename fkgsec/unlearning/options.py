@@ -40,21 +40,21 @@ class UnlearnOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True,
         form: the name of `variant` in files of version 0.1; read, and never written.
     """
 
-    method: Annotated[Method, Meta(description="how the run forgets")] = "fedlu"
-    variant: Annotated[Variant, Meta(description="fedlu: as the paper has it, or as FedLU's code")] = "paper"
+    method: Annotated[Method, Meta(description="unlearning method")] = "fedlu"
+    variant: Annotated[Variant, Meta(description="fedlu: as in the paper, or as in FedLU's code")] = "paper"
     hard: Annotated[bool, Meta(description="fedlu: hard confusion (Eq. 12)")] = True
     soft: Annotated[bool, Meta(description="fedlu: soft confusion (Eq. 13)")] = True
     mu_soft: Annotated[float, Meta(description="fedlu: weight of soft confusion")] = 0.1
     epochs: Annotated[int, Meta(description="epochs over the forget set")] = 10
     decay_epochs: Annotated[
-        int, Meta(description="epochs over what is retained (finetune, relabel, fedlu's decay)")
+        int, Meta(description="epochs over the retained triples (finetune, relabel, fedlu's decay)")
     ] = 10
-    learning_rate: Annotated[float | None, Meta(description="of unlearning (default: the run's)")] = None
+    learning_rate: Annotated[float | None, Meta(description="learning rate of unlearning (default: the run's)")] = None
     batch_size: Annotated[int | None, Meta(description="triples per step of unlearning (default: the run's)")] = None
     seed: int = 0
     colluders: Annotated[
         int | None,
-        Meta(description="secagg: clients that may tell the server their part of the sum (default: 1)"),
+        Meta(description="secagg: number of clients that may collude with the server (default: 1)"),
     ] = None
     form: Variant | msgspec.UnsetType = msgspec.UNSET
 

@@ -39,6 +39,7 @@ from fkgsec.federation.order import ClientOrders
 from fkgsec.federation.packing import ByParty
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.steps import round_entry
+from fkgsec.kge.local.evaluation import positions
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.result import KgeResult
@@ -213,9 +214,7 @@ def _load(task: KgeTask, result: KgeResult) -> None:
                 (stack.tables["entities"], tables.entities, whole.entity_ids, client.entity_ids),
                 (stack.tables["relations"], tables.relations, whole.relation_ids, client.relation_ids),
             ):
-                order = np.argsort(ids)
-                places = torch.from_numpy(order[np.searchsorted(ids, rows_of, sorter=order)]).to(stack.device)
-                table.detach()[places] = rows[: len(rows_of)].to(stack.device)
+                table.detach()[positions(ids, rows_of).to(stack.device)] = rows[: len(rows_of)].to(stack.device)
 
 
 def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:

@@ -33,8 +33,8 @@ def on_files(files: Any, config: Any) -> Any:
     for path, content in reference_files().items():
         files.append(File.generated(config, path, content=content))
     # Committed pictures outside docs/ are added under assets/.
-    matrix = ROOT / "results/attacks/matrix/hospitals.png"
-    files.append(File.generated(config, "assets/matrix.png", abs_src_path=str(matrix)))
+    picture = ROOT / "results/defenses.png"
+    files.append(File.generated(config, "assets/defenses.png", abs_src_path=str(picture)))
     files.append(File.generated(config, "assets/leak.svg", content=draw()))
     return files
 

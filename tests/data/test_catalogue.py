@@ -171,13 +171,6 @@ class TestDataFolder:
         with pytest.raises(DataError, match=r"no stable public address is known for Toy/valid.txt"):
             catalogue.locate("Toy")
 
-    def test_missing_folder(self, toy: catalogue.Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("FKGSEC_DATA", str(tmp_path / "none"))
-        with pytest.raises(DataError, match=r"none: FKGSEC_DATA names a folder that is not there$"):
-            fetch()
-        with pytest.raises(DataError, match=r"other: the data folder is not there$"):
-            catalogue.locate("toy", tmp_path / "other")
-
     def test_files_are_checked(self, toy: catalogue.Dataset, tmp_path: Path) -> None:
         file = put(tmp_path) / "Toy/valid.txt"
         file.write_bytes(b"e0\tr\te22\n")
@@ -216,14 +209,6 @@ class TestDownload:
         assert (fetch() / "train.txt").read_bytes() == BODIES["train.txt"]
         asked = [wanted for path, wanted in server.asked if path == "/toy/train.txt"]
         assert asked == [None, "bytes=100000-", "bytes=150000-"]
-
-    def test_resumes_the_part_of_an_earlier_run(self, toy: catalogue.Dataset, server: Server, tmp_path: Path) -> None:
-        part = tmp_path / "cache/fkgsec/Toy/train.txt.part"
-        part.parent.mkdir(parents=True)
-        part.write_bytes(BODIES["train.txt"][:77])
-        assert (fetch() / "train.txt").read_bytes() == BODIES["train.txt"]
-        assert server.asked[0] == ("/toy/train.txt", "bytes=77-")
-        assert not part.exists()
 
     @pytest.mark.parametrize("fault", ["ignores_range", "shifts_range", "too long"])
     def test_starts_over_when_it_cannot_resume(

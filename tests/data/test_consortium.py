@@ -107,13 +107,6 @@ def test_patients_are_private_but_for_transfers(consortium: FederatedGraph) -> N
     assert max(map(len, known_at.values())) == 2
 
 
-def test_no_client_repeats_a_triple_or_links_an_entity_to_itself(consortium: FederatedGraph) -> None:
-    for client in range(3):
-        facts = facts_of(consortium, client)
-        assert len(set(facts)) == len(facts)
-        assert not [fact for fact in facts if fact[0] == fact[2]]
-
-
 def test_patterns_stand_in_the_shares_that_the_parameters_say(consortium: FederatedGraph) -> None:
     facts = set(all_facts(consortium))
     opposite = dict(

@@ -88,7 +88,7 @@ def test_an_escrow_of_triples_that_were_trained_on_is_refused(tmp_path: Path) ->
     chosen = {client.name: client.train[:3] for client in GRAPH.clients}
     path = tmp_path / "escrow.json"
     path.write_bytes(msgspec.json.encode(Escrow.seal(GRAPH, chosen)))
-    with pytest.raises(DataError, match="stands in the data of the run"):
+    with pytest.raises(DataError, match="is in the data of the run"):
         read_escrow(path, GRAPH)
 
 

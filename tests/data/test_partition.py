@@ -99,20 +99,6 @@ def test_clusters_find_relations_that_share_entities() -> None:
         assert [sorted(client.relation_ids.tolist()) for client in federated.clients] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
-def test_a_disconnected_co_occurrence_graph_is_noted() -> None:
-    rows = np.array(
-        [
-            [e, r, e + 1]
-            for group in range(2)
-            for r in (2 * group, 2 * group + 1)
-            for e in range(9 * group, 9 * group + 8)
-        ]
-    )
-    federated = partition(graph_of(rows, 20, 4), "clusters", 2, seed=0)
-    assert [client.relation_ids.tolist() for client in federated.clients] == [[0, 1], [2, 3]]
-    assert any("spectral clustering" in warning for warning in federated.warnings)
-
-
 @settings(deadline=None, max_examples=30)
 @given(small_triples)
 def test_co_occurrence_is_algorithm_2(rows: list[tuple[int, int, int]]) -> None:
@@ -209,14 +195,6 @@ def test_nothing_to_split_and_a_mask_of_another_length() -> None:
 def test_what_cannot_be_divided(how: str, clients: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         partition(make_graph(), how, clients, seed=0)
-
-
-@pytest.mark.parametrize("how", PARTITIONS)
-def test_as_many_clients_as_relations(how: str) -> None:
-    federated = partition(make_graph(), how, 12, seed=0)
-    assert len(federated.clients) == 12
-    if how != "triples":
-        assert {client.num_relations for client in federated.clients} == {1}
 
 
 @pytest.mark.slow

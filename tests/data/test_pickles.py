@@ -110,19 +110,6 @@ def test_column_order_is_read(tmp_path: Path) -> None:
         assert read_fede_pickle(dump(tmp_path / "fortran.pkl", clients, protocol)).hash == plain.hash
 
 
-def test_duplicates_and_unseen_are_counted(tmp_path: Path) -> None:
-    clients = federation()
-    own = ([7, 2, 4, 9], [1, 0, 3])
-    clients[0]["train"] = split_of([(2, 1, 4), (4, 0, 7), (2, 1, 4), (2, 1, 4)], *own)
-    clients[0]["valid"] = split_of([(2, 1, 4), (9, 3, 4)], *own)
-    path = dump(tmp_path / "small.pkl", clients)
-    assert read_fede_pickle(path).warnings[:3] == (
-        f"train: 2 duplicate triples in 1 of 2 clients, first at {path}: client 0 train triple 2",
-        f"valid: 1 entity that train lacks in 1 of 2 clients, first at {path}: client 0 valid triple 1",
-        f"valid: 1 relation that train lacks in 1 of 2 clients, first at {path}: client 0 valid triple 1",
-    )
-
-
 def _set(*keys: Any, value: Any) -> Callable[[Any], None]:
     def change(clients: Any) -> None:
         for key in keys[:-1]:

@@ -222,31 +222,6 @@ def drawn(graph: FederatedGraph, options: KgeOptions, round: int) -> set[str]:
     return {federation.parties[place] for place in federation.participants(round)}
 
 
-def histories(transport: DefendedTransport) -> set[bytes]:
-    """What the parties believe that they were sent."""
-    return {transport.central.log.digest, *(client.log.digest for client in transport.defended.values())}
-
-
-@pytest.mark.parametrize("algorithm", ["fede", "feds"])
-def test_clients_that_receive_nothing_are_told_the_commitment(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
-) -> None:
-    """All histories are one after honest rounds, however few took part; what tells them is counted."""
-    options = replace(options, algorithm=algorithm, defense="secagg", participation=0.6, rounds=3, eval_every=3)
-    made = []
-
-    def make(*parts: Any) -> Any:
-        made.append(make_transport(*parts))
-        return made[-1]
-
-    result = run_federation(graph(5), options, make_transport=make)
-    assert len(histories(made[0])) == 1
-    told = [entry for entry in result.transcript.entries if entry.kind == "broadcast-root" and entry.round == 2]
-    assert len(told) == (0 if algorithm == "fede" else 2)
-    assert all(entry.num_bytes > 32 for entry in told)
-    assert any(entry.kind == "broadcast-proof" and entry.num_bytes > 32 for entry in result.transcript.entries)
-
-
 def test_first_rows_beyond_the_clip_are_refused(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     with pytest.raises(SpecError, match=r"secagg: clip must be at least 1\.5, which the first rows of entities reach"):
         run_federation(graph(3), replace(options, defense="secagg:clip=1"), make_transport=make_transport)

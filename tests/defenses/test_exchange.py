@@ -69,15 +69,6 @@ def figures(result: KgeResult) -> tuple[object, ...]:
     return rounds, result.best_round, ranks, tables, trained
 
 
-def everything(result: KgeResult) -> tuple[object, ...]:
-    """All of a result but the clock."""
-    transcript = result.transcript
-    inputs = {table: {party: own.tolist() for party, own in rows.items()} for table, rows in result.inputs.items()}
-    sizes = [(entry.bytes_up, entry.bytes_down) for entry in result.rounds]
-    crossed = transcript.entries, transcript.frames, transcript.notes
-    return figures(result), sizes, crossed, inputs, result.protection.lines()
-
-
 def masked_uploads(messages: list[AnyMessage]) -> dict[str, MaskedUpload]:
     """The last masked upload of each party."""
     sent = {}
@@ -251,17 +242,6 @@ def test_no_row_goes_up_in_clear(
 # Seeds, and what a different owner changes.
 
 
-def test_a_seed_decides_everything_and_another_one_other_masks(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
-    options = replace(options, defense=defense)
-    first, second = (run_federation(graph(5), options, make_transport=make_transport) for _ in range(2))
-    assert everything(first) == everything(second)
-    other = run_federation(graph(5), replace(options, seed=6), make_transport=make_transport)
-    assert figures(first) != figures(other)
-
-
 def test_equal_rows_are_masked_anew_in_every_round_and_in_every_run(by_hand: Callable) -> None:
     held = {f"client/{name}": ["x", "y"] for name in "abc"}
     rows = {party: torch.ones(2, 3) for party in held}
@@ -352,20 +332,6 @@ def test_the_sum_is_that_of_the_survivors_and_a_round_of_too_few_changes_nothing
         assert np.abs(upload.after.numpy() - expected).max() <= 1e-6
     assert seen.keys() == {0, 4, 5}  # void, one gone, nobody gone: the schedule has them all
     assert min(seen.values()) >= 3
-
-
-def test_a_run_with_dropouts_is_the_run_of_its_survivors_in_clear(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
-) -> None:
-    """Rounds that too few survived included."""
-    options = replace(options, rounds=6, seed=3)
-    result, exchange = remembered(graph(5), replace(options, defense="psu,secagg:dropout=0.25"))
-    present = {u.round: set(u.opened[0].survivors) if u.opened else set() for u in exchange.uploads}
-    sizes = [len(present[number]) for number in range(1, 7)]
-    assert [entry.num_survivors for entry in result.rounds] == [0, *sizes]
-    assert set(sizes) == {0, 4, 5}
-    survivors_in_clear = type("SurvivorsInClear", (SumsInClear,), {"survivors": present})
-    assert figures(result) == figures(run_federation(graph(5), options, make_transport=survivors_in_clear))
 
 
 # Suppression.

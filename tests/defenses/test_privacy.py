@@ -169,15 +169,6 @@ def test_the_smallest_honest_cohort_has_the_noise_that_the_claim_needs(
     assert noise.removeprefix("discrete").capitalize() in guarantee.mechanism
 
 
-@pytest.mark.parametrize("noise", ["discrete", "skellam"])
-def test_ring_noise_of_a_given_multiplier(noise: str) -> None:
-    drawn, encoding = in_ring(f"clip=0.1,noise_multiplier=1.5,noise={noise},colluders=0", num_clients=4)
-    sensitivity = 0.2 * 2**encoding.fraction_bits + math.sqrt(8)
-    assert math.sqrt(3) * drawn.sigma == pytest.approx(1.5 * sensitivity, rel=1e-12)
-    # Little more than the Gaussian of that multiplier costs.
-    assert 1.0 <= drawn.guarantee.epsilon / gaussian_epsilon(1.5, rounds=1, delta=1e-5) <= 1.02
-
-
 @pytest.mark.parametrize(("colluders", "num_honest"), [(0, 8), (1, 1), (2, 1)])
 def test_among_neighbors_colluders_leave_one_client_to_its_own_noise(colluders: int, num_honest: int) -> None:
     """They can cut the graph of masks, so that the sum of one client is opened."""

@@ -9,7 +9,7 @@ import pytest
 
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.options import parse_defense
-from fkgsec.defenses.server_models import withstood
+from fkgsec.defenses.statement import withstood
 from fkgsec.defenses.transport import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.protection import Withstands

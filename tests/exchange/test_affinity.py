@@ -1,9 +1,7 @@
 """PFedEG by hand from pfedeg.txt section 3: its equations, and rounds of three clients over five entities."""
 
-import math
 from collections.abc import Sequence
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -16,7 +14,6 @@ from fkgsec.exchange.affinity import (
     supplementary,
 )
 from fkgsec.federation.messages import Channel
-from fkgsec.kge.local.objectives import OBJECTIVES
 from fkgsec.kge.options import KgeOptions
 
 # Rows of the five entities that three clients hold, in each client's own order.
@@ -140,30 +137,3 @@ class TestExchange:
         exchange.upload(2, "entities", {"client/b": torch.tensor([[4.0, 1.0], [-3.0, -4.0]])})
         # a and b are now opposite in y, cosine -1: both weigh e^-1, and ((3, 4) + (-3, -4)) / 2 = 0
         close(received(exchange, 2, ROWS)[0][3], [0.0, 0.0])
-
-
-class TestDistance:
-    # (3, 4), (12, 0) and nothing away from the rows received: sqrt(9 + 16 + 144) = 13
-    RECEIVED = ((1.0, 2.0), (-3.0, 0.5), (7.0, 7.0))
-    MOVES = ((3.0, 4.0), (12.0, 0.0), (0.0, 0.0))
-
-    def test_eq_3_by_hand(self) -> None:
-        anchor, moves = torch.tensor(self.RECEIVED), torch.tensor(self.MOVES)
-        rows = anchor + moves
-        loss, gradient = client_loss(rows, anchor)
-        assert loss == pytest.approx(13.0, abs=1e-6)  # not 169
-        close(gradient, [[3 / 13, 4 / 13], [12 / 13, 0.0], [0.0, 0.0]])
-
-    def test_it_pulls_nowhere_at_distance_zero(self) -> None:
-        anchor = torch.tensor(self.RECEIVED)
-        loss, gradient = client_loss(anchor, anchor)
-        assert loss == 0
-        assert torch.equal(gradient, torch.zeros(3, 2))
-
-
-def client_loss(rows: Tensor, received: Tensor) -> tuple[float, Tensor]:
-    """The loss of a client that has these rows, and its gradient by them."""
-    objective = OBJECTIVES["distance"]
-    row_losses, derivatives = objective.row_loss(rows, received, torch.zeros(0), math.nan)
-    loss, slope = objective.of_client(row_losses)
-    return float(loss), slope * derivatives

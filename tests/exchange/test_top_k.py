@@ -105,18 +105,6 @@ class TestMostUploaded:
             assert mask.dtype == torch.bool
             assert mask.nonzero().flatten().tolist() == places
 
-    def test_equals_are_drawn_evenly(self) -> None:
-        # Entity 3, and two of the four that were sent once: each with probability 1/2, each pair with 1/6.
-        rng, draws = np.random.default_rng(11), 1200
-        counts = torch.tensor([1, 1, 0, 2, 1, 1])
-        pairs: dict[tuple[int, ...], int] = {}
-        for _ in range(draws):
-            chosen = tuple(most_uploaded(counts, 3, rng).nonzero().flatten().tolist())
-            pairs[chosen] = pairs.get(chosen, 0) + 1
-        assert set(pairs) == {(0, 1, 3), (0, 3, 4), (0, 3, 5), (1, 3, 4), (1, 3, 5), (3, 4, 5)}
-        # A sixth of 1200 is 200 with a deviation of sqrt(1200 x 1/6 x 5/6) = 12.9; four of them on either side
-        assert all(148 < times < 252 for times in pairs.values())
-
 
 class TestCost:
     @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.runs.record import read_record
-from fkgsec.federation.recipes import RECIPES, algorithms_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,21 +44,6 @@ def test_train_and_attack(data: str, options: list[str], algorithm: str, tmp_pat
             one for one in record.rebuilt if (one.metric, one.threat_model, one.victim) == ("err", "collusion", "all")
         ]
         assert all(one.baseline and one.estimate.low > one.baseline.value for one in found)
-
-
-@pytest.mark.parametrize("data", ["consortium", "DDB14-Fed5", "FB15k-237-C3"])
-@pytest.mark.parametrize("algorithm", sorted(algorithms_of("kge")))
-def test_every_recipe_trains(algorithm: str, data: str, tmp_path: Path) -> None:
-    """80 dimensions, since FedE-SVD takes an update as a matrix of 8 columns and more rows."""
-    command = ["train", "--algorithm", algorithm, "--data", data, "--dim", "80", "--num-negatives", "32", "--rounds", "2",
-               "--local-epochs", "1", "--eval-every", "2", "--eval-sides", "tail", "--device", "cpu"]  # fmt: skip
-    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    record = read_record(tmp_path / "run" / "record.json")
-    losses = [entry.loss for entry in record.rounds[1:]]
-    assert losses == sorted(losses, reverse=True)
-    assert record.utility["mrr"].low > 2 / max(sizes["entities"] for sizes in record.data.clients.values())
-    assert bool(record.utility_shared) == (RECIPES[algorithm].private != "none")
 
 
 def test_the_leaked_test_triples_of_ddb14_fed5_are_found(tmp_path: Path) -> None:

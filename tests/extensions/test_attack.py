@@ -76,7 +76,7 @@ def test_the_list_says_what_it_needs() -> None:
     assert "shapes" in shown
     assert "needs: each victim's entities threat models: server, collusion" in shown
     assert "shapes.auc: AUC of linked pairs" in shown
-    assert "reconstruction: names the victims' entities" in shown
+    assert "reconstruction: identifies the victims' entities" in shown
     assert "needs: clients' models; or a client alone; or " in shown
     assert "threat models: identifiers, models, server+triples, client membership.auc: AUC of membership" in shown
 
@@ -84,7 +84,7 @@ def test_the_list_says_what_it_needs() -> None:
 def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(SpecError, match=r"attack 'shape' is unknown; allowed: .*shapes"):
         ATTACKS["shape"]
-    assert "attack 'shape' is unknown" in fkgsec("attack", "--attack", "shape", status=2)
+    assert "got 'shape'; did you mean shapes?" in fkgsec("attack", "--attack", "shape", status=2)
 
 
 def test_a_record_is_read_where_the_attack_is_not_installed(folder: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_record_is_read_where_the_attack_is_not_installed(folder: Path) -> Non
     ATTACKS.remove("shapes")
     try:
         record = read_record(folder / "elsewhere/record.json")
-        assert "attack 'shapes' is unknown" in fkgsec("attack", *SMALL, status=2)
+        assert "got 'shapes'" in fkgsec("attack", *SMALL, status=2)
     finally:
         ATTACKS.register("shapes", shapes)
     assert "shapes" in {one.attack for one in record.figures}

@@ -38,8 +38,9 @@ from fkgsec.experiments.reporting.listing import listing_table
 from fkgsec.experiments.reporting.pictures import draw_comparison, draw_picture
 from fkgsec.experiments.reporting.sheets import as_csv, markdown_lines, print_sheets
 from fkgsec.experiments.reporting.words import reading_aid
-from fkgsec.experiments.runs.record import Record, encode_record, read_record
+from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import data_name
+from fkgsec.experiments.runs.stored import encode_stored
 
 RESULTS = Path(__file__).parents[2] / "results"
 MANY = int(os.environ.get("FKGSEC_INPUTS", "60"))  # sets of names
@@ -68,7 +69,7 @@ def hostile(record: Record, drawn: list[str]) -> Record:
     """The record with other names for its clients (each of its own), its data, a sensitive relation and a warning."""
     clients = list(record.data.clients)
     names = {client: f"{drawn[place % len(drawn)]}{place}" for place, client in enumerate(clients)}
-    document = renamed(json.loads(encode_record(record)), names)
+    document = renamed(json.loads(encode_stored(record)), names)
     document["data"] |= {"name": drawn[0], "sensitive": [drawn[1]], "warnings": [drawn[2]]}
     document["environment"] |= {"command": drawn[3], "device": drawn[0]}
     kinds = {one.name: one.type for one in msgspec.structs.fields(record)}

@@ -1,6 +1,5 @@
 """What a machine refuses or sends in the midst of a long command: room, memory, rights, signals. One line, nothing lost."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from tests.faults.forked import Commands, Ended
 from tests.faults.sandbox import FKGSEC, read_only
-from tests.faults.workloads import EVERY, NAMES, ROUNDS, SMALL, Trials, outcome, passed, workloads
+from tests.faults.workloads import EVERY, NAMES, ROUNDS, SMALL, Trials, outcome, passed
 
 NOBODY = 65_534
 REFUSED = 2
@@ -70,19 +69,6 @@ def test_signals(name: str, sent: signal.Signals, trials: Trials) -> None:
         assert trials.given_again(name) == []
 
 
-@pytest.mark.slow
-def test_an_interrupt_and_a_small_disk(commands: Commands, tmp_path: Path) -> None:
-    """The parts of it that matter most, in one go."""
-    training = workloads(tmp_path)["train"]
-    place = place_in(tmp_path / "place")
-    ended = commands.run(training, place, kill=signal.SIGINT, at_event=9)
-    assert (ended.status, ended.err.count("\n")) == (130, 1)
-    ended = commands.run(training, place, file=3_000)
-    assert (ended.status, ended.err.count("\n"), "fkgsec: " in ended.err) == (REFUSED, 1, True)
-    assert commands.run(training, place).status == 0
-    assert [path.name for path in (place / "out").iterdir() if path.suffix == ".part"] == []
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 @pytest.mark.slow
 def test_a_folder_of_somebody_else(commands: Commands, tmp_path: Path) -> None:
@@ -126,13 +112,3 @@ def numba_cache() -> str:
     from fkgsec.protocols.core.compiled import __file__ as compiled
 
     return os.environ.get("NUMBA_CACHE_DIR", str(Path(compiled).parent))
-
-
-@pytest.mark.parametrize("option", ["--json"])
-@pytest.mark.slow
-def test_a_device_that_takes_nothing(option: str, commands: Commands, tmp_path: Path) -> None:
-    place = place_in(tmp_path / "place")
-    ended = commands.run(["train", *SMALL, *ROUNDS, "--out", "out", option, "/dev/full"], place)
-    assert (ended.status, ended.err.count("\n")) == (REFUSED, 1), ended
-    assert "No space left on device" in ended.err
-    assert json.loads((place / "out" / "record.json").read_text())["rounds"]

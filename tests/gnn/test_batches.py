@@ -64,13 +64,6 @@ def test_dropout_drops_that_share_and_scales_the_rest(share: float) -> None:
     assert abs(neighbors) < 0.01
 
 
-def test_dropout_of_a_half_draws_one_word_for_64_values() -> None:
-    rng, again = generator(0, "test"), generator(0, "test")
-    dropout(torch.ones(130), 0.5, rng)
-    again.integers(0, 2**64, 3, dtype=np.uint64)
-    assert rng.bit_generator.state == again.bit_generator.state
-
-
 def test_a_batch_holds_its_graphs() -> None:
     graphs = drawn_graphs("directed")
     ids = [4, 2, 2, 0]

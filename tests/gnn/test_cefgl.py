@@ -7,7 +7,7 @@ from torch.nn import functional
 from fkgsec.algorithms.graphs.cefgl import SPARSE, CEFGLRule
 from fkgsec.algorithms.graphs.settings import CEFGLSettings
 from fkgsec.errors import SpecError
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import tensor_places
 from fkgsec.exchange.tensors.quantised import quantise
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION, truncated
 from fkgsec.federation.loop import run_federation
@@ -136,13 +136,6 @@ def test_bytes_are_those_of_few_bits(motifs: FederatedGraphs, finished: GnnResul
     assert dense.transcript.num_bytes("up", 4) > 3 * finished.transcript.num_bytes("up", 4)
 
 
-def test_without_exchange_each_client_goes_its_own_way(motifs: FederatedGraphs) -> None:
-    result = run_federation(motifs, replace(SMALL, rounds=2, settings={"exchange": 0.0}))
-    name = "convs.0.nn.0.weight"
-    assert not torch.equal(result.models[0][name], result.models[1][name])
-    assert result.transcript.num_bytes("up") == result.transcript.num_bytes("up", 0)
-
-
 def test_what_is_judged_is_the_sum_of_both_parts(motifs: FederatedGraphs, finished: GnnResult) -> None:
     model = finished.models[0]
     hybrid = {name: one + model.get(f"{SPARSE}{name}", 0) for name, one in model.items() if not name.startswith(SPARSE)}
@@ -192,16 +185,6 @@ def test_a_client_starts_at_its_own_shared_part(motifs: FederatedGraphs) -> None
         assert torch.allclose(ours.shared[name], expected, atol=1e-6), name
 
 
-def test_factors_of_few_singular_values_are_fewer_bytes(motifs: FederatedGraphs) -> None:
-    settings = {**ALL_ROUNDS, "singular_threshold": 0.9}
-    low = run_federation(motifs, replace(SMALL, rounds=2, settings=settings))
-    never = run_federation(motifs, replace(SMALL, rounds=2, settings={**settings, "factors": "never"}))
-    assert low.transcript.num_bytes("down", 2) < never.transcript.num_bytes("down", 2)
-    assert low.transcript.num_bytes("up", 2) == never.transcript.num_bytes("up", 2)
-    sent = next(m for m in low.transcript.messages(2) if isinstance(m, QuantisedRows) and m.sender == SERVER)
-    assert max(sent.ranks) >= 0
-
-
 def test_clients_drop_out_by_a_beta_distribution(motifs: FederatedGraphs) -> None:
     settings = CEFGLSettings(drop_alpha=2.0, drop_beta=2.0)
     rates = [1 - settings.num_present(1_000, round, 0) / 1_000 for round in range(1, 1_001)]
@@ -212,35 +195,6 @@ def test_clients_drop_out_by_a_beta_distribution(motifs: FederatedGraphs) -> Non
     expected = [CEFGLSettings(drop_alpha=1.0, drop_beta=1.0).num_present(3, round, 6) for round in range(1, 5)]
     assert [entry.num_survivors for entry in result.rounds[1:]] == expected
     assert 0 < min(expected) < 3
-
-
-@pytest.mark.parametrize("components", ["shared", "sparse"])
-def test_one_part_alone(components: str, motifs: FederatedGraphs) -> None:
-    result = run_federation(motifs, replace(SMALL, settings={**ALL_ROUNDS, "components": components}))
-    private = [name for name in result.models[0] if name.startswith(SPARSE)]
-    assert bool(private) == (components == "sparse")
-    assert result.rounds[-1].loss is not None
-
-
-def test_top_k_keeps_its_share(motifs: FederatedGraphs) -> None:
-    result = run_federation(motifs, replace(SMALL, rounds=1, settings={"sparsify": "top-k", "sparse_share": 0.25}))
-    for model in result.models:
-        sparse = torch.cat([one.flatten() for name, one in model.items() if name.startswith(SPARSE)])
-        assert int((sparse != 0).sum()) == len(sparse) // 4
-
-
-def test_nearest_rounding_at_few_bits_freezes_the_shared_weights(motifs: FederatedGraphs) -> None:
-    """A step of a 4-bit level is larger than what clients move a weight by."""
-    nearest, stochastic, whole = (
-        run_federation(motifs, replace(SMALL, rounds=8, learning_rate=1e-4, settings={**ALL_ROUNDS, **settings}))
-        for settings in ({}, {"rounding": "stochastic"}, {"bits": 32})
-    )
-    assert [entry.changed_levels for entry in nearest.rounds[-3:]] == [0.0] * 3
-    assert "warning: no quantized weight level changed in" in nearest.summary()
-    assert sum((entry.changed_levels or 0) > 0 for entry in stochastic.rounds[1:]) > 4  # of 8; a round may change none
-    assert "quantized weight levels changed per exchange" in stochastic.summary()
-    assert {entry.changed_levels for entry in whole.rounds} == {None}
-    assert "quantized" not in whole.summary()
 
 
 def test_changed_levels_are_those_of_consecutive_broadcasts(motifs: FederatedGraphs) -> None:
@@ -277,10 +231,3 @@ def test_changed_levels_are_those_of_consecutive_broadcasts(motifs: FederatedGra
 def test_settings_that_are_refused(settings: dict[str, object], fault: str) -> None:
     with pytest.raises(SpecError, match=fault):
         GnnOptions(algorithm="cefgl", settings=settings)
-
-
-def test_the_coin_is_fair_and_one_for_all() -> None:
-    settings = CEFGLSettings(exchange=0.3)
-    heads = [settings.exchanges(round, 0) for round in range(1, 2_001)]
-    assert 0.26 < sum(heads) / len(heads) < 0.34
-    assert heads == [settings.exchanges(round, 0) for round in range(1, 2_001)]

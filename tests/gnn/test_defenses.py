@@ -59,20 +59,6 @@ def test_a_secure_sum_is_that_of_clear_uploads_to_the_bound(name: str, motifs: F
     assert list(told[1].values()) == [1, 1, 1]  # nobody's number of training graphs crosses
 
 
-def test_quantising_saves_nothing_in_a_secure_sum(motifs: FederatedGraphs) -> None:
-    defended = [
-        run_federation(
-            motifs,
-            replace(
-                SMALL, algorithm="cefgl", settings={"exchange": 1.0, "bits": bits}, defense="secagg", protocol_seed=0
-            ),
-            make_transport=make_transport,
-        ).transcript.num_bytes("up", 1)
-        for bits in (4, 32)
-    ]
-    assert defended[0] == defended[1]
-
-
 def test_noise_is_counted_for_the_rounds_in_which_rows_cross(motifs: FederatedGraphs) -> None:
     """CEFGL's coin is the seed's: of twelve rounds as many releases as heads, for the same epsilon with less noise."""
     found = {}
@@ -105,10 +91,3 @@ def test_noise_is_counted_for_the_rounds_in_which_rows_cross(motifs: FederatedGr
 def test_what_is_refused(algorithm: str, given: dict[str, object], fault: str, motifs: FederatedGraphs) -> None:
     with pytest.raises(SpecError, match=fault):
         run_federation(motifs, replace(SMALL, algorithm=algorithm, **given), make_transport=make_transport)
-
-
-def test_noise_of_each_client_under_a_sum_with_weights(motifs: FederatedGraphs) -> None:
-    options = replace(SMALL, algorithm="fedstar", defense=f"secagg,{NOISE},noise=gaussian", protocol_seed=0)
-    assert (
-        run_federation(motifs, options, make_transport=make_transport).protection.guarantees["parameters"].epsilon < 8.1
-    )

@@ -1,12 +1,10 @@
 """The graph task under the one loop: aggregation by hand, bits, resume, secure sums, results on disk."""
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
 from fkgsec import generate_consortium
-from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, SpecError
 from fkgsec.estimate import proportion
 from fkgsec.federation.loop import run_federation
@@ -111,18 +109,6 @@ def test_the_last_round_can_be_kept(motifs: FederatedGraphs) -> None:
     assert not torch.equal(flat(best), flat(last))
 
 
-def test_patience_counts_from_the_best_round_where_the_last_is_kept(motifs: FederatedGraphs) -> None:
-    options = replace(SMALL, rounds=30, patience=2)
-    best, last = (run_federation(motifs, replace(options, select=select)) for select in ("validation", "last"))
-    assert len(best.rounds) == len(last.rounds) < 31
-    assert last.best_round == len(last.rounds) - 1 == best.best_round + 2
-
-
-def test_without_its_term_fedprox_is_fedavg(motifs: FederatedGraphs, finished: dict[str, GnnResult]) -> None:
-    none = run_federation(motifs, replace(SMALL, algorithm="fedprox-gc", settings={"mu": 0.0}))
-    assert torch.equal(flat(none), flat(finished["fedavg"]))
-
-
 def test_all_parameters_are_shared_by_clients_of_one_data_set(motifs: FederatedGraphs) -> None:
     divided = by_chance(generate_motifs(0, clients=1, size=80)[0], clients=2, seed=0)
     result = run_federation(divided, replace(SMALL, rounds=1, settings={"share": "all"}))
@@ -132,38 +118,12 @@ def test_all_parameters_are_shared_by_clients_of_one_data_set(motifs: FederatedG
         run_federation(motifs, replace(SMALL, settings={"share": "all"}))
 
 
-@pytest.mark.parametrize("threads_used", [1, 2])
-def test_bits_do_not_depend_on_threads(threads_used: int, motifs: FederatedGraphs, finished, threads) -> None:
-    threads(threads_used)
-    assert torch.equal(flat(run_federation(motifs, SMALL)), flat(finished["fedavg"]))
-
-
-def test_noise_by_clients_of_weight_one_alone(motifs: FederatedGraphs) -> None:
-    options = replace(SMALL, defense="secagg,dp:epsilon=8,clip=0.5")
-    with pytest.raises(SpecError, match="noise discrete is for weights of 1"):
-        run_federation(motifs, options, make_transport=make_transport)
-
-
 def test_judged_as_training_left_them(motifs: FederatedGraphs, finished: dict[str, GnnResult]) -> None:
     before = run_federation(motifs, replace(SMALL, settings={"evaluate": "before"}))
     place, trainer = 0, GraphTask(motifs, SMALL).trainers[0]
     judged = trainer.classify(trainer.client.test, {**before.models[place], **before.trained[place]})
     assert np.array_equal(before.test[place].values, judged.values)
     assert [entry.loss for entry in before.rounds] == [entry.loss for entry in finished["fedavg"].rounds]
-
-
-def test_what_a_run_says(finished: dict[str, GnnResult]) -> None:
-    lines = finished["fedavg"].summary().splitlines()
-    assert lines[0] == "fedavg, gin, 2 layers of 8, no defense"
-    assert lines[1].startswith("3 clients of motifs; kept at round ")
-    assert lines[2].startswith("test accuracy, mean over clients: 0.")
-    assert [line.split(":")[0] for line in lines[3:6]] == [
-        "test accuracy, molecules-1",
-        "test accuracy, molecules-2",
-        "test accuracy, circles-3",
-    ]
-    assert "validation accuracy" in repr(finished["fedavg"])
-    assert finished["fedavg"].metric == "accuracy"
 
 
 def test_accuracy_is_the_mean_over_clients_and_of_clean_graphs() -> None:
@@ -217,8 +177,3 @@ def test_data_of_another_task_are_refused(motifs: FederatedGraphs) -> None:
     assert run_federation(
         FederatedGraphs("one", motifs.clients[:1]), replace(SMALL, algorithm="local-gc", rounds=1)
     ).test
-
-
-def test_options_are_plain_data() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(SMALL), type=dict)["width"] == 8
-    assert SMALL.identity()["width"] == 8

@@ -72,19 +72,6 @@ def test_the_structure_channel_alone_is_shared(motifs: FederatedGraphs, finished
     assert "structure.embedding.weight/31" in finished.row_names["parameters"]
 
 
-def test_its_mean_by_hand(motifs: FederatedGraphs) -> None:
-    result = run_federation(motifs, replace(SMALL, rounds=1))
-    task = GraphTask(motifs, SMALL)
-    task.train(1, [0, 1, 2], lambda: None)
-    alone = [trainer.model.state_dict() for trainer in task.trainers]
-    for name, tensor in result.models[1].items():
-        if name.startswith(STRUCTURE):
-            mean = sum(weight * model[name] for weight, model in zip((48, 40, 32), alone, strict=True)) / 120
-            assert torch.allclose(tensor, mean, atol=1e-6), name
-        else:
-            assert torch.equal(tensor, alone[1][name]), name
-
-
 def test_columns_of_degrees_that_a_client_never_has_move_by_weight_decay_alone(motifs: FederatedGraphs) -> None:
     """What its upload tells: of a molecule's nodes none has more than five edges here."""
     task = GraphTask(motifs, replace(SMALL, weight_decay=0.0))
@@ -100,9 +87,3 @@ def test_columns_of_degrees_that_a_client_never_has_move_by_weight_decay_alone(m
 def test_without_walks_and_degrees_there_is_no_structure() -> None:
     with pytest.raises(SpecError, match=r"num_walks.*num_degrees"):
         GnnOptions(algorithm="fedstar", settings={"num_walks": 0, "num_degrees": 0})
-
-
-def test_one_kind_of_structure_alone(motifs: FederatedGraphs) -> None:
-    for settings in ({"num_walks": 0}, {"num_degrees": 0}):
-        result = run_federation(motifs, replace(SMALL, rounds=1, settings=settings))
-        assert result.models[0]["structure.embedding.weight"].shape == (8, 16)

@@ -1,9 +1,7 @@
 """Parameters as rows, back and forth."""
 
 import torch
-from torch import nn
 
-from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.gnn.layout import Layout
 
 
@@ -26,25 +24,3 @@ def test_rows_of_every_shape() -> None:
     assert len(layout.names) == len(set(layout.names)) == len(rows)
     for name, tensor in layout.unpack(rows).items():
         assert torch.equal(tensor, tensors[name])
-
-
-def test_names_say_where_tensors_lie() -> None:
-    """In whatever order the rows are, a private union's for one."""
-    network = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 2))
-    parameters = dict(network.named_parameters())
-    layout = Layout.of(parameters, width=12)
-    order = torch.randperm(len(layout.names), generator=torch.Generator().manual_seed(0))
-    names, rows = [layout.names[place] for place in order], layout.pack(parameters)[order]
-    places = tensor_places(names)
-    assert set(places) == {"0.weight", "0.bias", "1.weight", "1.bias"}
-    for name in ("0.weight", "1.weight"):
-        assert torch.equal(rows[places[name]], parameters[name])
-
-
-def test_packing_copies_and_unpacking_looks() -> None:
-    tensor = torch.zeros(2, 3)
-    layout = Layout.of({"w": tensor}, width=3)
-    rows = layout.pack({"w": tensor})
-    layout.unpack(rows)["w"].fill_(1)
-    assert rows.sum() == 6
-    assert tensor.sum() == 0

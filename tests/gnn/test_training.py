@@ -53,20 +53,6 @@ def test_a_round_is_that_of_a_naive_loop(algorithm: str, motifs: FederatedGraphs
         assert torch.allclose(ours.model.state_dict()[name], tensor, atol=2e-5), name
 
 
-def test_a_client_draws_by_its_name_alone(motifs: FederatedGraphs) -> None:
-    options = GnnOptions(**SMALL)
-    states = []
-    for _ in range(2):
-        one = trainer(motifs.clients[0], options)
-        one.train(1, lambda: None)
-        torch.rand(3)  # torch's global generator has no part in it
-        states.append(torch.cat([tensor.flatten() for tensor in one.model.state_dict().values()]))
-    assert torch.equal(*states)
-    other = trainer(motifs.clients[0], GnnOptions(seed=1, **SMALL))
-    other.train(1, lambda: None)
-    assert not torch.equal(states[0], torch.cat([one.flatten() for one in other.model.state_dict().values()]))
-
-
 def test_threads_do_not_change_a_bit(threads) -> None:
     """With 37 attributes, as many as NCI1 has labels: MKL's products of such widths differ with the number of threads."""
     rng, sizes = generator(0, "graphs"), np.full(60, 20)
@@ -81,12 +67,6 @@ def test_threads_do_not_change_a_bit(threads) -> None:
         states.append(torch.cat([tensor.flatten() for tensor in one.model.state_dict().values()]))
         assert torch.get_num_threads() == count
     assert torch.equal(*states)
-
-
-def test_steps_are_counted(motifs: FederatedGraphs) -> None:
-    one, steps = trainer(motifs.clients[0], GnnOptions(local_epochs=2, **SMALL)), []
-    one.train(1, lambda: steps.append(1))
-    assert len(steps) == one.num_steps == 2 * 3  # 48 graphs, 20 a batch
 
 
 def test_a_step_of_sgd_is_the_gradient_of_one_batch(motifs: FederatedGraphs) -> None:

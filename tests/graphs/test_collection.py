@@ -60,13 +60,6 @@ def test_groups_are_those_of_the_paper() -> None:
         sets_of("BZR,BZR")
 
 
-def test_a_set_is_found_in_any_case(at_hand: Callable[[str, GraphSet], None], sets: list[GraphSet]) -> None:
-    at_hand("MUTAG", sets[0])
-    found = load_graphs("mutag")
-    assert found.name == "MUTAG"
-    assert np.array_equal(found.sources, sets[0].sources)
-
-
 def test_several_sets_have_a_client_each(at_hand: Callable[[str, GraphSet], None], sets: list[GraphSet]) -> None:
     at_hand("MUTAG", sets[0])
     at_hand("BZR", sets[1])
@@ -193,26 +186,6 @@ def test_degrees_are_features_where_there_are_no_labels(sets: list[GraphSet]) ->
     assert (named.max_degree, named.warnings) == (135, ())
     with pytest.raises(DataError, match="a node has 1 edges; max_degree is 0"):
         with_max_degree(GraphSet.from_edges("few", np.array([2]), np.array([[0, 1]]), np.zeros(1)), 0)
-
-
-def test_several_labels_of_a_node_stand_side_by_side() -> None:
-    labels = np.array([[0, 2], [1, 0]])
-    graphs = GraphSet.from_edges("two", np.array([2]), np.empty((0, 2)), np.zeros(1), labels)
-    assert node_features(graphs).tolist() == [[1, 0, 0, 0, 1], [0, 1, 1, 0, 0]]
-
-
-def test_generated_graphs_differ_by_the_motif_alone() -> None:
-    """Sizes, edges and labels do not tell the classes apart: a classifier of these guesses."""
-    for graphs in generate_motifs(3, clients=3, size=1_800):
-        classes = graphs.classes
-        assert abs(classes.mean() - 0.5) < 0.01
-        edges = np.bincount(graphs.graph_of, weights=graphs.degrees)
-        columns = [graphs.sizes, edges]
-        if graphs.num_labels:
-            columns += [np.bincount(graphs.graph_of, weights=graphs.labels[:, 0] == label) for label in range(3)]
-        for column in columns:
-            difference = column[classes == 1].mean() - column[classes == 0].mean()
-            assert abs(difference) <= 4 * column.std() * (2 / len(classes)) ** 0.5 * 2**0.5
 
 
 def test_generated_data_are_a_function_of_the_seed() -> None:

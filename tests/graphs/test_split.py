@@ -7,7 +7,6 @@ import pytest
 
 from fkgsec.data.graph import SPLITS
 from fkgsec.errors import DataError, SpecError
-from fkgsec.graphs.features import feature_width
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 from fkgsec.graphs.split import by_chance, by_chunks, by_dataset, stratified, stratified_by_group
@@ -33,13 +32,6 @@ def test_every_class_has_its_share_of_each_split(seed: int) -> None:
         assert abs((split == number).sum() - share * len(classes)) <= 1
         for one in range(3):
             assert abs(((split == number) & (classes == one)).sum() - share * (classes == one).sum()) <= 1
-
-
-def test_a_split_is_a_draw() -> None:
-    classes = np.zeros(50, dtype=np.int64)
-    first, again, other = (stratified(classes, np.random.default_rng(seed)) for seed in (0, 0, 1))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
 
 
 def test_groups_stay_together() -> None:
@@ -109,12 +101,6 @@ def test_clean_divisions_have_no_twins(divide: object) -> None:
     assert clean.table[["twin_own", "twin_other"]].to_numpy().sum() == 0
     assert clean.warning() == ""
     assert "test graphs are isomorphic to a training graph" in plain.warning()
-
-
-def test_vocabularies_are_those_of_the_whole_set() -> None:
-    graphs = GraphSet.from_edges("s", np.array([1] * 40), np.empty((0, 2)), np.arange(40) % 2, np.arange(40))
-    clients = by_chance(graphs, clients=2, seed=0).clients
-    assert [feature_width(client.graphs) for client in clients] == [40, 40]
 
 
 def test_what_cannot_be_divided_is_refused() -> None:

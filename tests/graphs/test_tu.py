@@ -67,17 +67,6 @@ def folder(write_tu: Callable[[GraphSet], Path]) -> Path:
     return write_tu(GraphSet.from_edges("SMALL", np.array([2, 3, 2]), edges, np.array([0, 1, 0]), labels, points))
 
 
-def test_a_small_folder(folder: Path) -> None:
-    graphs = read_tu_folder(folder)
-    assert graphs.sizes.tolist() == [2, 3, 2]
-    assert graphs.classes.tolist() == [0, 1, 0]
-    assert graphs.num_labels == (3,)
-    assert graphs.labels[:, 0].tolist() == [0, 1, 2, 0, 1, 1, 0]
-    assert graphs.attributes[-1].tolist() == [6, 1.5]
-    assert sorted(graphs.edges(1).tolist()) == [[0, 1], [1, 0], [1, 2], [2, 1]]
-    assert read_tu_folder(folder).arrays()[2].tolist() == graphs.sources.tolist()
-
-
 def test_the_files_may_lie_in_raw(folder: Path) -> None:
     expected = read_tu_folder(folder)
     raw = folder / "raw"

@@ -111,8 +111,3 @@ def test_published_sets(name: str, groups: int) -> None:
     assert int(twin_groups(graphs).max()) + 1 == groups
     clean = find_twins(by_dataset([graphs], seed=0, clean=True))
     assert clean.table["twin_own"].sum() == 0
-
-
-@needs_data
-def test_mutag_has_twins_across_its_split() -> None:
-    assert find_twins(by_dataset([load_graphs("MUTAG")], seed=0)).masks[0, "test", "twin_own"].sum() == 5

@@ -57,21 +57,6 @@ class TestByHand:
         # sigma(-1) = 0.26894142.
         close(gradients(losses, scores)[0], [[-0.11920292, weights[0] * 0.5, 0.0, weights[1] * 0.26894142]])
 
-    def test_each_row_has_its_own_candidates(self) -> None:
-        # 1: positive -1, log(1 + e) = 1.31326169; negatives 1, 2, -2: 1.31326169, 2.12692801, 0.12692801, mean 1.18903924.
-        # 2: only one negative counts: log(1 + e^1) + log(1 + e^-2).
-        scores = torch.tensor([[-1.0, 1.0, 2.0, -2.0], [-1.0, 1.0, 2.0, -2.0]], dtype=torch.float64)
-        counts = torch.tensor([[True, True, True, True], [True, False, False, True]])
-        close(
-            negative_sampling_loss(scores, counts, temperature=0.0), [1.31326169 + 1.18903924, 1.31326169 + 0.12692801]
-        )
-
-    def test_without_a_negative_the_positive_is_left(self) -> None:
-        scores = doubles([[-1.0, 3.0]])
-        losses = negative_sampling_loss(scores, torch.tensor([[True, False]]), temperature=1.0)
-        close(losses, [1.31326169])
-        close(gradients(losses, scores)[0], [[-0.73105858, 0.0]])  # -sigma(1)
-
     def test_far_scores_stay_finite(self) -> None:
         # -log sigma(-1000) = 1000 and -log sigma(-2000) = 2000, where sigma itself is 0 in floating point.
         scores = torch.tensor([[-1000.0, 2000.0, 0.0]], requires_grad=True)

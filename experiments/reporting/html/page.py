@@ -171,7 +171,7 @@ def _federation(
     silent = [f"{run.name}: not attacked." for run in runs if not run.record.attacked]
     victims, overview = (_by_advantage(figure_frame(figures, pick)) for pick in (each_victim, over_all))
     # Sorting by advantage puts the most harmful figures first.
-    first = "what adds most to its baseline first"
+    first = "largest excess over the baseline first"
     return {
         "identity": identity,
         "name": name,
@@ -212,7 +212,7 @@ def _worth(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "gains": gain_sheet(pairs) if pairs else None,
         "worth": [
-            f"{name}: {' '.join(worth_lines([pair]))}" if len(pairs) > 1 else " ".join(worth_lines([pair]))
+            f"{name}: {'. '.join(worth_lines([pair]))}" if len(pairs) > 1 else ". ".join(worth_lines([pair]))
             for name, pair in pairs.items()
         ],
         "without_alone": [run.name for run in joined if run.name not in pairs],

@@ -43,7 +43,6 @@ class CEFGLRule(GraphRule):
     keeps_received = True
 
     def begin(self, trainer: ClientTrainer) -> None:
-        """Create S and h, both zero; see `GraphRule.begin`."""
         # h and S have the shapes of the shared parameters, and start at zero.
         zeros = {name: torch.zeros_like(tensor) for name, tensor in trainer.shared.items()}
         if self.settings.components != "shared":
@@ -58,7 +57,6 @@ class CEFGLRule(GraphRule):
         return local + (0 if self.settings.components == "shared" else self.settings.finetune_epochs)
 
     def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
-        """Run both phases of a round; see `GraphRule.train`."""
         losses = []
         self._start(trainer)
         if self.settings.components != "sparse":
@@ -97,7 +95,6 @@ class CEFGLRule(GraphRule):
         }
 
     def correct(self, trainer: ClientTrainer) -> float:
-        """Subtract h from the gradients and add the pull toward Theta; see `GraphRule.correct`."""
         for name, corrected in self._corrections(trainer).items():
             gradient = trainer.shared[name].grad
             assert gradient is not None
@@ -160,7 +157,6 @@ class CEFGLRule(GraphRule):
             }
 
     def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add the sparse part to the shared part; see `GraphRule.judged`."""
         sparse = {name.removeprefix(SPARSE): tensor for name, tensor in parameters.items() if name.startswith(SPARSE)}
         dense = {name: tensor for name, tensor in parameters.items() if not name.startswith(SPARSE)}
         alone = self.settings.components == "sparse"

@@ -20,5 +20,4 @@ class GraphFedProxRule(GraphRule):
     keeps_received = True
 
     def correct(self, trainer: ClientTrainer) -> float:
-        """Add the gradient of the proximal term; see `GraphRule.correct`."""
         return pulled(trainer.shared, trainer.received, self.settings.mu)

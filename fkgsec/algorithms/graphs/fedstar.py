@@ -93,9 +93,7 @@ class FedStarRule(GraphRule):
         return (STRUCTURE,)
 
     def network(self, num_features: int, num_classes: int) -> nn.Module:
-        """Build both channels; see `GraphRule.network`."""
         return FedStarClassifier(self.options.architecture(), self.settings, num_features, num_classes)
 
     def prepare(self, graphs: GraphSet) -> GraphSet:
-        """Add structure features; see `GraphRule.prepare`."""
         return with_structure(graphs, num_walks=self.settings.num_walks, num_degrees=self.settings.num_degrees)

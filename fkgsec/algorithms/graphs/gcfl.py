@@ -29,11 +29,10 @@ class GradientNormRule(GraphRule):
     upwards = (GRADIENT_NORM,)
 
     def begin(self, trainer: ClientTrainer) -> None:
-        """Start with norm 0; see `GraphRule.begin`."""
         trainer.memory[GRADIENT_NORM] = torch.zeros(())
 
     def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
-        """Train a round, then store the gradient norm of its last batch; see `GraphRule.train`."""
+        # Train a round, then store the gradient norm of its last batch.
         loss = super().train(trainer, round, on_step)
         # GCFL's code takes the gradients that the last batch left.
         gradients = [parameter.grad for parameter in trainer.shared.values() if parameter.grad is not None]

@@ -27,7 +27,7 @@ class FedAvgSettings(GnnSettings, frozen=True):
         share: the convolutions ("encoder"), or "all" parameters, where clients have one data set.
     """
 
-    share: Annotated[Share, Meta(description="parameters that are averaged: the convolutions', or all")] = "encoder"
+    share: Annotated[Share, Meta(description="averaged parameters: those of the convolutions, or all")] = "encoder"
 
 
 class GraphFedProxSettings(FedAvgSettings, frozen=True):
@@ -52,12 +52,13 @@ class GCFLSettings(GnnSettings, frozen=True):
     """
 
     epsilon1: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="a cluster is cut if its mean update is shorter")
+        float, Meta(ge=0, le=1_000_000, description="split a cluster only if the norm of its mean update is below this")
     ] = 0.07
     epsilon2: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="a cluster is cut if its longest update is longer")
+        float,
+        Meta(ge=0, le=1_000_000, description="split a cluster only if the norm of its longest update is above this"),
     ] = 0.28
-    first_cut: Annotated[int, Meta(ge=0, le=1_000_000, description="round after which clusters may be cut")] = 20
+    first_cut: Annotated[int, Meta(ge=0, le=1_000_000, description="round after which clusters may be split")] = 20
 
 
 class GCFLPlusSettings(GCFLSettings, frozen=True):
@@ -69,7 +70,7 @@ class GCFLPlusSettings(GCFLSettings, frozen=True):
     """
 
     seq_length: Annotated[
-        int, Meta(ge=1, le=10_000, description="norms in the series that clients are compared by")
+        int, Meta(ge=1, le=10_000, description="length of the series of update norms by which clients are compared")
     ] = 5
     standardize: Annotated[bool, Meta(description="divide each series by its standard deviation")] = False
 
@@ -102,16 +103,11 @@ class SpreadGNNSettings(GnnSettings, frozen=True):
         task_reg: weight of the multi-task term; 0.01 is that of the published code.
     """
 
-    neighbours: Annotated[int, Meta(ge=1, le=1_000_000, description="neighbours on either side in the ring")] = 1
+    neighbours: Annotated[int, Meta(ge=1, le=1_000_000, description="neighbors on either side in the ring")] = 1
     period: Annotated[int, Meta(ge=1, le=1_000_000, description="rounds from one exchange to the next")] = 1
     task_reg: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the multi-task term")] = 0.01
 
     def exchanges(self, round: int, seed: int) -> bool:
-        """Return True after every `period` rounds.
-
-        Args:
-            round, seed: as in `AlgorithmSettings.exchanges`.
-        """
         return round % self.period == 0
 
 
@@ -144,26 +140,29 @@ class CEFGLSettings(DropoutSettings, frozen=True):
     """
 
     components: Annotated[
-        Literal["both", "shared", "sparse"], Meta(description="parts of the model: both, or one alone")
+        Literal["both", "shared", "sparse"], Meta(description="parts of the model to use: both, or one alone")
     ] = "both"
     correction: Annotated[
-        Literal["dual", "printed", "off"], Meta(description="of local gradients by how far earlier rounds went")
+        Literal["dual", "printed", "off"],
+        Meta(description="correction of local gradients by the client drift of earlier rounds"),
     ] = "dual"
-    alpha: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the rows received")] = 0.6
-    finetune_epochs: Annotated[int, Meta(ge=1, le=1_000_000, description="epochs of the sparse part in a round")] = 1
-    l1: Annotated[float, Meta(ge=0, le=1_000_000, description="soft shrinkage of the sparse part, a learning rate")] = (
+    alpha: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the received rows")] = 0.6
+    finetune_epochs: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="epochs that train the sparse part in a round")
+    ] = 1
+    l1: Annotated[float, Meta(ge=0, le=1_000_000, description="L1 shrinkage of the sparse part per learning rate")] = (
         1e-4
     )
     sparsify: Annotated[Literal["threshold", "top-k"], Meta(description="how the sparse part is made sparse")] = (
         "threshold"
     )
-    sparse_threshold: Annotated[float, Meta(ge=0, le=1_000_000, description="smaller numbers are zero")] = 1e-4
-    sparse_share: Annotated[float, Meta(ge=0, le=1, description="share of numbers that top-k keeps")] = 0.1
+    sparse_threshold: Annotated[float, Meta(ge=0, le=1_000_000, description="smaller sparse values become zero")] = 1e-4
+    sparse_share: Annotated[float, Meta(ge=0, le=1, description="share of values that top-k keeps")] = 0.1
     singular_threshold: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="smaller singular values are dropped")
+        float, Meta(ge=0, le=1_000_000, description="singular values below this are dropped")
     ] = 1e-3
     shrink: Annotated[
-        Literal["hard", "soft"], Meta(description="whether the other singular values stay or are made smaller")
+        Literal["hard", "soft"], Meta(description="keep the other singular values (hard), or shrink them (soft)")
     ] = "hard"
     bits: Annotated[
         int, Meta(ge=2, le=32, description="quantization bits per transmitted value (2-20; 32 disables quantization)")
@@ -173,13 +172,15 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         "stochastic"
     )
     exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows are exchanged after a round")] = 0.5
-    upload: Annotated[Literal["combined", "both"], Meta(description="parameters less corrections, or both apart")] = (
-        "combined"
-    )
-    start: Annotated[Literal["received", "own"], Meta(description="where a client's shared part starts a round")] = (
-        "received"
-    )
-    factors: Annotated[Literal["smaller", "never"], Meta(description="when matrices are sent as two factors")] = (
+    upload: Annotated[
+        Literal["combined", "both"],
+        Meta(description="upload corrected parameters, or both parts"),
+    ] = "combined"
+    start: Annotated[
+        Literal["received", "own"],
+        Meta(description="rows from which the shared part starts a round"),
+    ] = "received"
+    factors: Annotated[Literal["smaller", "never"], Meta(description="when to send a matrix as its two factors")] = (
         "smaller"
     )
 
@@ -202,11 +203,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         return 1 / self.alpha if self.correction == "dual" else learning_rate
 
     def exchanges(self, round: int, seed: int) -> bool:
-        """Flip the coin of cefgl.txt Algorithm 1, line 3.
-
-        Args:
-            round, seed: as in `AlgorithmSettings.exchanges`.
-        """
+        # Flip the coin of cefgl.txt Algorithm 1, line 3.
         # One draw from the run's seed: server and clients flip the same coin without a message.
         return bool(generator(seed, "exchange", round).random() < self.exchange)
 

@@ -73,11 +73,6 @@ class NeighboursCrossing(Crossing):
         return [f"{self.trainers[place].client.name}:{name}" for name in self.own[place].names]
 
     def holdings(self, weights: Sequence[int]) -> list[Holding]:
-        """Return each client's rows, followed by its neighbors'.
-
-        Args:
-            weights: unused; means are unweighted.
-        """
         names = [self._names(place) for place in range(len(self.trainers))]
         return [
             Holding(row_names + [name for other in self.neighbours[place] for name in names[other]], len(row_names))
@@ -85,11 +80,7 @@ class NeighboursCrossing(Crossing):
         ]
 
     def first_rows(self, names: Sequence[str]) -> Tensor:
-        """Return the initial shared parameters; last layers are zeros.
-
-        Args:
-            names: of the rows.
-        """
+        # Return the initial shared parameters; last layers are zeros.
         rows = {}
         for place, layout in enumerate(self.own):
             packed = layout.pack({**self.first, HEAD: torch.zeros(layout.shapes[HEAD])})
@@ -98,11 +89,7 @@ class NeighboursCrossing(Crossing):
         return torch.stack([rows[name] for name in names])
 
     def rows(self, place: int) -> Tensor:
-        """Return a client's rows, then its neighbors' as it last received them.
-
-        Args:
-            place: index of the client.
-        """
+        # Return a client's rows, then its neighbors' as it last received them.
         others = [
             self.own[other].pack(
                 {name: self.trainers[place].memory[self._key(other, name)] for name in self.own[other].shapes}
@@ -115,12 +102,7 @@ class NeighboursCrossing(Crossing):
         return f"{NEIGHBOUR}{other:09d}.{name}"
 
     def receive(self, round: int, place: int, received: Received) -> None:
-        """Average the client's parameters with its neighbors', and store their last layers for the multi-task term.
-
-        Args:
-            place: index of the client.
-            received: its own rows, then its neighbors'.
-        """
+        # Average the client's parameters with its neighbors', and store their last layers for the multi-task term.
         trainer = self.trainers[place]
         rows = received.rows[len(self.own[place].names) :].to(trainer.device)
         models: list[Mapping[str, Tensor]] = [trainer.shared]
@@ -149,7 +131,6 @@ class SpreadGNNRule(GraphRule):
         return (ENCODER, "post.")
 
     def correct(self, trainer: ClientTrainer) -> float:
-        """Add the gradient of the multi-task term; see `GraphRule.correct`."""
         memories = sorted(trainer.memory)  # by client: sums depend on the order, and a checkpoint has another order
         heads = [trainer.memory[name] for name in memories if name.endswith(f".{HEAD}")]
         if not (self.settings.task_reg and any(bool(head.any()) for head in heads)):

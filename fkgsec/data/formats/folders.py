@@ -24,11 +24,9 @@ _LONGEST_NAME = 200  # bytes; file systems allow 255, and suffixes are appended
 def read_tsv_folder(folder: Path | str, name: str | None = None) -> KnowledgeGraph:
     """Read a folder with `train.txt`, `valid.txt` and `test.txt`: UTF-8, one `head<TAB>relation<TAB>tail` per line.
 
-    If `entities.dict` and `relations.dict` (one `id<TAB>name` per line) exist, they determine the IDs and must list
-    every name.
-    Otherwise IDs follow the first appearance in train, valid, test. A byte-order mark, CRLF and blank lines at the end
-    are accepted.
-    Duplicates are kept. `warnings` counts duplicates, empty valid or test, and names that train lacks.
+    If `entities.dict` and `relations.dict` (one `id<TAB>name` per line) exist, they determine the IDs and must list every
+    name. Otherwise IDs follow the first appearance in train, valid, test. A byte-order mark, CRLF and blank lines at the end
+    are accepted. Duplicates are kept. `warnings` counts duplicates, empty valid or test, and names that train lacks.
 
     Args:
         name: of the graph; the folder's name when None.
@@ -50,10 +48,8 @@ def read_client_folders(folder: Path | str, name: str | None = None) -> Federate
     """Read the layout published with FedLU: one subfolder per client with `train.txt`, `valid.txt` and `test.txt`.
 
     Clients are in natural order (9 before 10) and share one vocabulary: that of `entities.dict` and `relations.dict` in
-    `folder`
-    itself if they exist, else by first appearance. A client's own dict files (local IDs) and `unlearn.txt` are not
-    read. Hidden
-    subfolders are skipped; any other subfolder is a client and must have the three files.
+    `folder` itself if they exist, else by first appearance. A client's own dict files (local IDs) and `unlearn.txt` are not
+    read. Hidden subfolders are skipped; any other subfolder is a client and must have the three files.
 
     Args:
         name: of the federation; the folder's name when None.
@@ -80,10 +76,8 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
     """Write the layout that `read_client_folders` reads, with root dict files so that global IDs are preserved.
 
     The folder appears complete or not at all: it is written under another name and renamed. Reading it back gives every
-    client the
-    same splits in the same row order, under the same IDs; clients are then in natural order. `sensitive` and `warnings`
-    are not part
-    of the layout.
+    client the same splits in the same row order, under the same IDs; clients are then in natural order. `sensitive` and
+    `warnings` are not part of the layout.
 
     Args:
         federated: the federation.
@@ -116,9 +110,8 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
 def can_name_a_file(name: str) -> bool:
     """Return whether a client's name can be part of a path.
 
-    It must neither leave its folder nor be hidden in it, leave room for a suffix, and have no control characters, which
-    a listing
-    would send to the terminal.
+    It must neither leave its folder nor be hidden in it, leave room for a suffix, and have no control characters, which a
+    listing would send to the terminal.
 
     Args:
         name: of the client.

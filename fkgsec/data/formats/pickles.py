@@ -31,26 +31,21 @@ _KEYS = ("edge_index", "edge_type", "edge_index_ori", "edge_type_ori")
 def read_fede_pickle(path: Path | str, name: str | None = None) -> FederatedGraph:
     """Read a pickled federation of FedE or FedR: a list of clients, each `{split: {key: array}}` for three splits.
 
-    Keys of a split with `n` triples: `edge_index` int `[2, n]` (heads, tails) and `edge_type` int `[n]` in the client's
-    own IDs;
-    `edge_index_ori` and `edge_type_ori` the same in global IDs. Names of entities and relations are the global IDs as
-    text, from 0 to
-    the largest one used; clients are named "0", "1", ... Own IDs are checked against the global ones and then
-    renumbered, because
-    `ClientGraph` needs those of train first.
+    Keys of a split with `n` triples: `edge_index` int `[2, n]` (heads, tails) and `edge_type` int `[n]` in the client's own
+    IDs; `edge_index_ori` and `edge_type_ori` the same in global IDs. Names of entities and relations are the global IDs as
+    text, from 0 to the largest one used; clients are named "0", "1", ... Own IDs are checked against the global ones and
+    then renumbered, because `ClientGraph` needs those of train first.
 
-    Nothing in the file is executed: globals other than numpy's array reconstruction are rejected before anything is
-    built, and those
-    are replaced by inert classes.
+    Nothing in the file is executed: globals other than numpy's array reconstruction are rejected before anything is built,
+    and those are replaced by inert classes.
 
     Args:
         path: of the file.
         name: of the federation; the file's stem when None.
 
     Raises:
-        DataError: a rejected global, a damaged pickle, missing or unknown keys, arrays that are no integers or differ
-            in length,
-            IDs out of range, own IDs that contradict the global ones, or an empty train split.
+        DataError: a rejected global, a damaged pickle, missing or unknown keys, arrays that are no integers or differ in
+            length, IDs out of range, own IDs that contradict the global ones, or an empty train split.
     """
     path = Path(path)
     clients = _load(path)

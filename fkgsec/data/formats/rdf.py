@@ -23,9 +23,8 @@ _LONGEST_REASON = 160
 def read_rdf(path: Path | str, name: str | None = None) -> KnowledgeGraph:
     """Read the statements between resources of an N-Triples (`.nt`) or Turtle (`.ttl`) file; all go to train.
 
-    Names are whole IRIs; blank nodes are named `_:b0`, `_:b1`, ... by first appearance. Statements whose object is a
-    literal are
-    skipped; a warning counts them by predicate.
+    Names are whole IRIs; blank nodes are named `_:b0`, `_:b1`, ... by first appearance. Statements whose object is a literal
+    are skipped; a warning counts them by predicate.
 
     Args:
         path: of the file.

@@ -76,14 +76,21 @@ def _select(path: Path, header: Sequence[str], named: Mapping[str, str]) -> tupl
     if missing:
         there = ", ".join(printable(column, 40) for column in header[:_MOST_SHOWN])
         more = f" and {len(header) - _MOST_SHOWN} more" if len(header) > _MOST_SHOWN else ""
-        by = "" if named.keys() & set(TRIPLE) else "; --triple-columns (in Python columns=) names others"
-        raise DataError(f"{path}: no column {', '.join(dict.fromkeys(missing))} (the table has: {there}{more}){by}")
+        advice = (
+            ""
+            if named.keys() & set(TRIPLE)
+            else ". Name the columns with --triple-columns (in Python columns=), or, if this line is a triple, add a first "
+            "line such as head, relation, tail, client"
+        )
+        raise DataError(
+            f"{path}: no column {', '.join(dict.fromkeys(missing))} (the first line has: {there}{more}){advice}"
+        )
     renamed = [
         f"{printable(header[place], 40)} as {role}"
         for role, place in chosen.items()
         if role not in named and header[place] != role
     ]
-    return chosen, (f"{path}: took {', '.join(renamed)}",) if renamed else ()
+    return chosen, (f"{path}: read {', '.join(renamed)}",) if renamed else ()
 
 
 def _is_headless(header: Sequence[str], named: Mapping[str, str]) -> bool:
@@ -148,9 +155,9 @@ def read_triple_table(
 
     title = name or path.stem
     notes = [*table.notes, *([] if columns else _order_notes(path, table))]
-    unsplit = f"{path}: no split column, all {num_rows:,} triples are in train"
+    unsplit = f"{path}: no split column; all {num_rows:,} triples are read as train"
     if clients is None:
-        notes += [] if splits else [f"{unsplit}; dividing them among clients draws valid and test"]
+        notes += [] if splits else [f"{unsplit}; dividing them among clients draws validation and test triples"]
         return build_graph(title, by_split(""), empty=f"{path} ({{split}})", notes=notes)
     notes += [] if splits else [unsplit]
     parts = {client: by_split(client) for client in sorted(set(clients), key=natural_order)}
@@ -229,7 +236,7 @@ def _read_text_table(path: Path, named: Mapping[str, str], delimiter: str | None
         notes: tuple[str, ...]
         if _is_headless(header, named):
             chosen = {role: place for place, role in enumerate(TRIPLE)}
-            notes = (f"{path}: the first line names no column, so that all lines are triples: head, relation, tail",)
+            notes = (f"{path}: no header line; the three columns are read as head, relation, tail",)
             rows.append(header)
             lines.append(1)
         else:

@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
-from fkgsec.exchange.parts import Delivered, Upload
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import Delivered, Upload, tensor_places
 
 GRADIENT_NORM = "gradient_norm"
 """Name of the tensor with one number: the norm of a client's last gradient of the shared parameters."""

@@ -31,10 +31,8 @@ from torch import Tensor
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
-from fkgsec.exchange.parts import Delivered, Holding, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, SharedTable, Upload, tensor_places
 from fkgsec.exchange.tensors import factors
-from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.federation.messages import SERVER, AnyMessage, QuantisedRows, Rows, encode
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.exchange.aggregation import AGGREGATIONS, MeanOverHolders
-from fkgsec.exchange.parts import Delivered
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import Delivered, tensor_places
 
 Shrink = Literal["hard", "soft"]
 CORRECTION = "correction."

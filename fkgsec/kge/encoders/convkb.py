@@ -60,7 +60,7 @@ class ConvKbModel(KgeModel):
     decoder: Mapping[str, Tensor] = field(default_factory=dict)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Return the part of the convolution that a query fixes; see `KgeModel.query`."""
+        # Return the part of the convolution that a query fixes.
         at_anchor, at_candidate = (HEAD, TAIL) if side == "tail" else (TAIL, HEAD)
         # Tails are scored in the place of the tail, heads in that of the head: the filters of the candidate differ.
         filters = self.decoder["filters"]
@@ -73,7 +73,6 @@ class ConvKbModel(KgeModel):
         return torch.cat([before.flatten(-2), filters[:, at_candidate].expand(*before.shape[:-2], -1)], dim=-1)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Score queries against candidates; see `KgeModel.pair_scores`."""
         weights, offset = self.decoder["weights"], self.decoder["offset"]
         before, filters = queries.tensor_split([weights.numel()], dim=-1)
         # score = sum over channels and dimensions of weights * relu(filters * (h, r, t) + bias), plus an offset.
@@ -81,7 +80,6 @@ class ConvKbModel(KgeModel):
         return (relu(convolved) * weights).sum((-2, -1)) + offset
 
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Score every query against every candidate; see `KgeModel.score_all`."""
         # In torch operations, one query at a time: all at once would need memory of B x N x C x D.
         if not kernels.runs_compiled(queries):
             return torch.stack([self.pair_scores(query, candidates) for query in queries])
@@ -95,5 +93,4 @@ class ConvKbModel(KgeModel):
         return scores + self.decoder["offset"]
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
-        """Score every relation; see `KgeModel.score_relations`."""
         return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)

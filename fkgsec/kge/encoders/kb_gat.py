@@ -203,7 +203,6 @@ class KbGatEncoder(ClientEncoder):
         return self.options.local_epochs * -(-len(self.triples) // self.options.batch_size)
 
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
-        """Train the encoder for one round; see `ClientEncoder.train`."""
         losses: list[float] = []
         for epoch in range(self.options.local_epochs):
             # Each epoch draws its order, negatives and dropout from separate generators, so that none shifts another.
@@ -286,7 +285,7 @@ class KbGatEncoder(ClientEncoder):
 
     @torch.no_grad()
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
-        """Encode without dropout; see `ClientEncoder.encode`."""
+        # Encode without dropout.
         both = rows["entities"], rows["relations"]
         entities, relations = torch.func.functional_call(self._network, dict(state), both)
         decoder = {name: state[f"decoder.{name}"].detach() for name, _ in self._network.decoder.named_parameters()}

@@ -18,7 +18,6 @@ Legend: `N` entities, `M` relations, `D` width, `B` queries.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -27,6 +26,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from fkgsec.data.graph import ClientGraph
+from fkgsec.gnn.batches import compressed
 from fkgsec.gnn.geometric import layers
 from fkgsec.gnn.models import dropout
 from fkgsec.kge import kernels
@@ -44,10 +44,9 @@ def cooccurrence(triples: np.ndarray, num_entities: int, num_relations: int) -> 
     """Compute the weights between nodes, entities first; each row sums to 1.
 
     The three parts of a triple co-occur pairwise. Let n(w, c) count how often nodes w and c co-occur, n(w) how often w
-    co-occurs
-    with any node, and n all co-occurrences. The weight is n(w, c) / n(w) between entities, and n(w, c) / n if one is a
-    relation.
-    Every node has a loop of weight 1; then rows are divided by their sums. A repeated triple counts each time.
+    co-occurs with any node, and n all co-occurrences. The weight is n(w, c) / n(w) between entities, and n(w, c) / n if
+    one is a relation. Every node has a loop of weight 1; then rows are divided by their sums. A repeated triple counts
+    each time.
 
     Args:
         triples: int64 `[n, 3]`.
@@ -86,15 +85,7 @@ class NogeNetwork(nn.Module):
 
     def __init__(self, adjacency: sparse.csr_array, dim: int, rng: np.random.Generator, device: torch.device) -> None:
         super().__init__()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")  # no concern of users
-            self.adjacency = torch.sparse_csr_tensor(
-                torch.from_numpy(adjacency.indptr.astype(np.int64)),
-                torch.from_numpy(adjacency.indices.astype(np.int64)),
-                torch.from_numpy(adjacency.data.astype(np.float32)),
-                size=adjacency.shape,
-                device=device,
-            )
+        self.adjacency = compressed(adjacency.indptr, adjacency.indices, adjacency.data.astype(np.float32)).to(device)
         # The adjacency is normalized already: torch_geometric must not normalize it again.
         self.convolution = layers().GCNConv(dim, dim, normalize=False, bias=False).to(device)
         half = dim**-0.5
@@ -133,7 +124,7 @@ class NogeEncoder(ClientEncoder):
 
     @property
     def num_steps(self) -> int:
-        """Number of optimizer steps per round, for the longer of two consecutive rounds."""
+        # Number of optimizer steps per round, for the longer of two consecutive rounds.
         # Alternating sides differ in the number of batches; a progress bar needs the larger number.
         epochs = range(self.options.local_epochs)
         return max(sum(len(at) for epoch in epochs for _, at in self._sides(first + epoch)) for first in (0, 1))
@@ -148,7 +139,6 @@ class NogeEncoder(ClientEncoder):
         return [(side, range(0, len(triples.keys), self.options.batch_size)) for side, triples in targets]
 
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
-        """Train one round; see `ClientEncoder.train`."""
         losses: list[float] = []
         self.network.train()
         for epoch in range(self.options.local_epochs):
@@ -192,7 +182,7 @@ class NogeEncoder(ClientEncoder):
 
     @torch.no_grad()
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
-        """Encode with the running statistics of batch norm; see `ClientEncoder.encode`."""
+        # Encode with the running statistics of batch norm.
         self.network.eval()
         both = torch.cat([rows["entities"], rows["relations"]])
         encoded = torch.func.functional_call(self.network, dict(state), (both,))

@@ -80,12 +80,10 @@ class InteractionEncoder(ClientEncoder):
 
     @property
     def num_steps(self) -> int:
-        """Number of optimizer steps per round."""
         batches = -(-len(self.triples) // self.options.batch_size)
         return self.options.local_epochs * batches * len(corrupted_sides(self.options, 0))
 
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
-        """Train one round; see `ClientEncoder.train`."""
         losses: list[float] = []
         self.network.train()
         size = self.options.batch_size
@@ -125,7 +123,6 @@ class InteractionEncoder(ClientEncoder):
         return float(loss.detach())
 
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
-        """Return the rows unchanged, with the interaction's state as decoder; see `ClientEncoder.encode`."""
         return ClientTables(rows["entities"], rows["relations"], dict(state))
 
 
@@ -166,11 +163,9 @@ class InteractionModel(KgeModel):
         return module.to(first.device).eval().requires_grad_(False)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Pack anchors, relations and side; see `queries_of`."""
         return queries_of(anchors, relations, side)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Score queries against candidates; see `KgeModel.pair_scores`."""
         with one_thread():
             return self._added + scores_of(Plugged.named(self.name), self._interaction, queries, candidates, self.dim)
 
@@ -180,12 +175,10 @@ class InteractionModel(KgeModel):
 
     @torch.no_grad()
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Score every query against every candidate, in blocks; see `KgeModel.score_all`."""
         # PyKEEN broadcasts queries and candidates, which needs memory of B x N x W.
         step = max(1, CANDIDATES_AT_ONCE // max(1, len(candidates)))
         parts = [self.pair_scores(part[:, None], candidates) for part in queries.split(step)]
         return torch.cat(parts or [queries.new_empty(0, len(candidates))])
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
-        """Score every relation; see `KgeModel.score_relations`."""
         return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)

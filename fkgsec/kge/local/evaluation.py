@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import ClientTables, KgeModel
@@ -61,8 +61,8 @@ class Evaluator:
             whole = stack.graphs[0]
             self._rows = [
                 (
-                    _positions(whole.entity_ids, client.entity_ids).to(stack.device),
-                    _positions(whole.relation_ids, client.relation_ids).to(stack.device),
+                    positions(whole.entity_ids, client.entity_ids).to(stack.device),
+                    positions(whole.relation_ids, client.relation_ids).to(stack.device),
                 )
                 for client in graph.clients
             ]
@@ -102,12 +102,16 @@ class Evaluator:
             encoded = replace(encoded, entities=encoded.entities[chosen[0]], relations=encoded.relations[chosen[1]])
         return self._options.decoder(encoded), encoded
 
-    def ranks(self, split: str, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
+    def ranks(
+        self, split: str, tables: Mapping[str, Tensor] | None = None, *, sampled: bool = False
+    ) -> list[np.ndarray]:
         """Rank each client's triples of a split.
 
         Args:
             split: "valid" or "test".
             tables: snapshot of the task; the current state when None.
+            sampled: rank a sample of the triples among sampled candidates, see `eval_sample` and `eval_candidates`. Every
+                round uses the same, so that rounds are comparable.
 
         Returns:
             Ranks of each client, float64 `[n, number of sides]`.
@@ -118,47 +122,28 @@ class Evaluator:
         ranks = []
         for client, graph in enumerate(self._graph.clients):
             model, of_client = self.predictor(client, tables)
+            entities, known = of_client.entities[: self._candidates[client]], self._known[client]
+            triples, drawn = getattr(graph, split), [None] * len(known)
+            if sampled:
+                # A client validates on the same draws in a stack and in its own process.
+                key = client if self._rows[client] is not None else self._stack.keys[client]
+                triples, drawn = self._sample(triples, len(entities), key)
             try:
-                entities = of_client.entities[: self._candidates[client]]
-                ranks.append(
-                    filtered_ranks(model, entities, of_client.relations, getattr(graph, split), self._known[client])
-                )
+                columns = [
+                    filtered_ranks(model, entities, of_client.relations, triples, [index], drawn=candidates)
+                    for index, candidates in zip(known, drawn, strict=True)
+                ]
             except FloatingPointError as error:
                 raise TrainingError(f"client {graph.name}: {error}") from error
-        return ranks
-
-    def sampled_ranks(self, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
-        """Rank a sample of each client's validation triples among sampled candidates, see `eval_sample` and
-        `eval_candidates`.
-
-        Every round uses the same triples and candidates, so that rounds are comparable.
-
-        Args:
-            tables: snapshot of the task; the current state when None.
-
-        Returns:
-            Ranks of each client, float64 `[n, number of sides]`.
-        """
-        ranks = []
-        for client, graph in enumerate(self._graph.clients):
-            model, of_client = self.predictor(client, tables)
-            entities = of_client.entities[: self._candidates[client]]
-            # A client validates on the same draws in a stack and in its own process.
-            key = client if self._rows[client] is not None else self._stack.keys[client]
-            triples, candidates = self._sample(graph, len(entities), key)
-            columns = [
-                filtered_ranks(model, entities, of_client.relations, triples, [train], drawn=drawn)
-                for train, drawn in zip(self._known[client], candidates, strict=True)
-            ]
             ranks.append(np.concatenate(columns, axis=1))
         return ranks
 
-    def _sample(self, graph: ClientGraph, num_candidates: int, key: int) -> tuple[np.ndarray, list[np.ndarray | None]]:
-        """Draw a client's validation triples int64 `[n, 3]` and, per side, its candidates, ascending; None: all.
+    def _sample(self, triples: np.ndarray, num_candidates: int, key: int) -> tuple[np.ndarray, list[np.ndarray | None]]:
+        """Draw some of a client's triples int64 `[n, 3]` and, per side, its candidates, ascending; None: all.
 
         Both are drawn without replacement, uniformly, from the run's seed and the client's key.
         """
-        options, triples, sides = self._options, graph.valid, sides_of(self._options.eval_sides)
+        options, sides = self._options, sides_of(self._options.eval_sides)
         if options.eval_sample is not None and options.eval_sample < len(triples):
             rng = generator(options.seed, "validation triples", key)
             triples = triples[np.sort(rng.choice(len(triples), options.eval_sample, replace=False))]
@@ -178,18 +163,12 @@ class Evaluator:
         """
         if split == "valid" and self._options.samples_validation:
             scaled = []
-            for graph, ranks in zip(self._graph.clients, self._sampled_or_raise(), strict=True):
+            for graph, ranks in zip(self._graph.clients, self.ranks(split, sampled=True), strict=True):
                 # Scale the sum of sampled triples up to all of them, so that clients keep their weights.
                 share = len(graph.valid) / max(1, len(ranks))
                 scaled.append((float((1 / ranks).sum()) * share, len(graph.valid) * len(self._known[0])))
             return scaled
         return [(float((1 / ranks).sum()), ranks.size) for ranks in self.ranks(split)]
-
-    def _sampled_or_raise(self) -> list[np.ndarray]:
-        try:
-            return self.sampled_ranks()
-        except FloatingPointError as error:
-            raise TrainingError(f"validation: {error}") from error
 
     def mrr(self, split: str) -> float | None:
         """Compute the mean reciprocal rank over all clients' triples; None without triples.
@@ -213,7 +192,7 @@ def mean_reciprocal(parts: Iterable[tuple[float, int]]) -> float | None:
     return total / count if count else None
 
 
-def _positions(ids: np.ndarray, wanted: np.ndarray) -> Tensor:
-    # Position of each wanted ID in an unsorted list.
+def positions(ids: np.ndarray, wanted: np.ndarray) -> Tensor:
+    """Find the position of each wanted ID, int64 `[n]`, in an unsorted list that has all of them."""
     order = np.argsort(ids)
     return torch.from_numpy(order[np.searchsorted(ids, wanted, sorter=order)])

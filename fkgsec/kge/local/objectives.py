@@ -74,8 +74,7 @@ def contrastive(rows: Tensor, received: Tensor, previous: Tensor, tau: float) ->
     mu.
 
     s_g is the row's cosine to the received row, s_p that to the row after the client's last training. Before the first
-    training s_p
-    uses the first received row, so the term has no gradient.
+    training s_p uses the first received row, so the term has no gradient.
 
     Args:
         rows, received, previous: float `[N, W]`.
@@ -86,8 +85,7 @@ def contrastive(rows: Tensor, received: Tensor, previous: Tensor, tau: float) ->
 
     Source: FedEC (Chen et al. 2022) as fedlu.txt section 3 describes it, after MOON (Li et al. 2021), Eq. 2, 3.
     Differs: the text of FedEC was unavailable. All shared rows of a client enter every step, not those of the batch
-    alone. FedLU's
-    code takes the mean cosine over all rows first, and one log-ratio of the means.
+    alone. FedLU's code takes the mean cosine over all rows first, and one log-ratio of the means.
     """
     import torch
     from torch.nn.functional import logsigmoid

@@ -123,21 +123,17 @@ class KgeTask:
         return shared, Evaluator(graph, self.private, self.options, self.recipe.pooled, candidates=candidates)
 
     def data(self, place: int) -> ClientGraph:
-        """Return the client's graph; see `Task.data`."""
         return self.stack.graphs[place]
 
     def train_on(self, place: int, subset: TrainingSubset) -> None:
-        """Replace a client's training triples; see `Task.train_on`."""
         self.trainer.train_on(place, subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
-        """Draw the server's initial rows; see `Task.first_rows`."""
         if table == NETWORK and self.encoders:
             return self.encoders.first_network().cpu()
         return first_rows(self.stack.model, self.options.seed, table, names)
 
     def holdings(self, table: Table) -> list[Holding]:
-        """List the rows that each client exchanges; see `Task.holdings`."""
         if table == NETWORK:
             return [Holding([NETWORK], 1) for _ in self.stack.graphs]
         vocabulary = self.graph.entities if table == "entities" else self.graph.relations
@@ -150,14 +146,12 @@ class KgeTask:
         return parts
 
     def rows(self, table: Table, place: int) -> Tensor:
-        """Return the rows that a client exchanges; see `Task.rows`."""
         if self.encoders and table == NETWORK:
             return self.encoders.network(place)
         rows = self.stack.rows(table, place).detach()
         return rows[: self._num_exchanged[place]] if table == "entities" else rows
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
-        """Take a broadcast over; see `Task.receive`."""
         current, rule = self.rows(table, place), self.trainer.rule
         rows = received.merged(current)
         if self.encoders and table == NETWORK:
@@ -171,19 +165,15 @@ class KgeTask:
             self.private.rows(table, place).detach()[: len(rows)].copy_(rows)
 
     def begin_round(self) -> None:
-        """Reset optimizers whose rows have changed."""
         self.trainer.begin_round()
 
     def num_steps(self, places: Collection[int]) -> int:
-        """Count the steps of a round; see `Task.num_steps`."""
         return self.trainer.num_steps(list(places))
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
-        """Train a round; see `Task.train`."""
         return self.trainer.train_round(round, places, on_step)
 
     def validate(self) -> float | None:
-        """Compute the validation MRR; see `Task.validate`."""
         if self.encoders:
             self.encoders.fit_decoders()
         if not self.options.keeps_by_client:
@@ -200,7 +190,6 @@ class KgeTask:
         return mean_reciprocal((best, count) for best, (_, count) in zip(self._best.tolist(), parts, strict=True))
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
-        """Copy the tables and networks; see `Task.snapshot`."""
         state = {table: self.stack.tables[table].detach().clone() for table in TABLES}
         if self.encoders and (not shared_only or NETWORK in self.recipe.shared):
             state |= self.encoders.local()
@@ -209,7 +198,6 @@ class KgeTask:
         return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load a snapshot; see `Task.restore`."""
         # The shared stack comes last: where both have one table of relations, it is as the shared snapshot has it.
         stacks = [(self.private, PRIVATE)] if self.private else []
         for stack, prefix in (*stacks, (self.stack, "")):
@@ -219,12 +207,10 @@ class KgeTask:
             self.encoders.restore_local(tensors)
 
     def trainer_state(self) -> dict[str, Tensor]:
-        """Return optimizer state and per-client best rounds; see `Task.trainer_state`."""
         saved = {f"{KEPT}{name}": rows for name, rows in {"best": self._best, **self._kept}.items()}
         return self.trainer.tensors() | (saved if self._kept else {})
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load a trainer state; see `Task.load_trainer_state`."""
         self.trainer.load({name: tensor for name, tensor in tensors.items() if not name.startswith(KEPT)})
         for name, rows in ({"best": self._best, **self._kept} if self._kept else {}).items():
             rows.copy_(tensors[f"{KEPT}{name}"])
@@ -238,7 +224,6 @@ class KgeTask:
         return [evaluator.client_tables(client, tables).copied() for client in range(len(self.graph.clients))]
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Evaluate the best round; see `Task.outcome`."""
         if self._kept:  # a broadcast does not change private models
             # Per-client best rounds replace the rows of the common best round.
             trained = {**trained, **{name: rows for name, rows in self._kept.items() if name in trained}}
@@ -258,7 +243,7 @@ class KgeTask:
                 for kind, rows in (("encoded", final), ("trained_encoded", trained))
             }
         if self.options.samples_validation and not self.private:
-            fields["valid_ranks"] = self.evaluator.sampled_ranks(judged)
+            fields["valid_ranks"] = self.evaluator.ranks("valid", judged, sampled=True)
         if self.private:
             private = {table: final[f"{PRIVATE}{table}"] for table in TABLES}
             fields |= {
@@ -267,7 +252,7 @@ class KgeTask:
                 "shared_test_ranks": shared_ranks,
             }
             if self.options.samples_validation:
-                fields["valid_ranks"] = self.evaluator.sampled_ranks(private)
+                fields["valid_ranks"] = self.evaluator.ranks("valid", private, sampled=True)
         return fields
 
 

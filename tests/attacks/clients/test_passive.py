@@ -79,7 +79,7 @@ def test_where_it_cannot_run_it_says_so(federate, attacked) -> None:
     assert {one.reason for one in found.values()} == {"it needs a client alone"}
     needs = ATTACKS["client-passive"].needs
     assert needs.never("fede", THREAT_MODELS["collusion"]) == "it takes a client alone"
-    assert needs.never("fedr", THREAT_MODELS[CLIENT]) == "no entity embedding crosses in fedr"
+    assert needs.never("fedr", THREAT_MODELS[CLIENT]) == "fedr transmits no entity embedding"
     assert needs.never("fede", THREAT_MODELS[CLIENT]) is None
 
 

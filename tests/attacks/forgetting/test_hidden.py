@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -14,27 +16,8 @@ from fkgsec.attacks.forgetting.hidden import (
     rearranged,
     upper_tail,
 )
-from fkgsec.attacks.forgetting.paired import Runs, memory_of, paired_difference, remembered_share
-
-NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 500, 200, 4.0
-FORGOTTEN = np.arange(NUM_FORGOTTEN + NUM_CONTROLS) < NUM_FORGOTTEN
-
-
-def make_runs(rng: np.random.Generator, shift: float = 0.5) -> tuple[np.ndarray, Runs]:
-    """Difficulties, and four re-trainings and four shadows, each shifted as a whole; a triple gains where it was trained on."""
-    difficulty = rng.normal(size=len(FORGOTTEN)) * 4
-    trained_on = np.zeros((8, len(FORGOTTEN)), dtype=bool)
-    for pair in range(2):
-        half = rng.permutation(len(FORGOTTEN)) % 2 == 0
-        trained_on[4 + 2 * pair], trained_on[5 + 2 * pair] = half, ~half
-    values = difficulty + rng.normal(size=trained_on.shape) + shift * rng.normal(size=(8, 1)) + GAIN * trained_on
-    return difficulty, Runs(values, trained_on)
-
-
-def audited(rng: np.random.Generator, difficulty: np.ndarray, share: float, shift: float = 0.5) -> np.ndarray:
-    """A run that remembers the first of the forgotten triples."""
-    remembered = np.arange(len(difficulty)) < round(share * NUM_FORGOTTEN)
-    return difficulty + rng.normal(size=len(difficulty)) + shift * rng.normal() + GAIN * remembered
+from fkgsec.attacks.forgetting.paired import Paired, Runs, memory_of, paired_difference, remembered_share
+from tests.attacks.forgetting.test_paired import FORGOTTEN, GAIN, NUM_FORGOTTEN, audited, make_runs
 
 
 def compensated(rng: np.random.Generator, difficulty: np.ndarray, share: float) -> np.ndarray:
@@ -70,13 +53,15 @@ def test_memory_that_others_pay_for_shows_in_the_upper_tail() -> None:
     assert tail.p_value / 2 < 1e-3
 
 
-def test_the_upper_tail_of_re_trainings_is_taken_for_a_memory_as_rarely_as_promised() -> None:
-    rng = np.random.default_rng(6)
+@pytest.mark.parametrize(("sign", "seed"), [(upper_tail, 6), (disorder, 13)])
+def test_no_sign_takes_re_trainings_for_a_memory_more_often_than_promised(
+    sign: Callable[..., Paired], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
     found = 0
     for _ in range(200):
         difficulty, runs = make_runs(rng)
-        tail = upper_tail(audited(rng, difficulty, 0.0), runs, FORGOTTEN)
-        found += tail.value > 0 and tail.p_value / 2 < 0.05
+        found += sign(audited(rng, difficulty, 0.0), runs, FORGOTTEN).upper_p_value < 0.05
     assert found <= 18  # 10 expected; 18 is the 99 % point of 200 at 5 %
 
 
@@ -94,16 +79,7 @@ def test_a_tenth_that_is_dealt_the_highest_scores_shows_in_their_order() -> None
     assert noticed["order"] >= 19 > noticed["spread"]
 
 
-def test_re_trainings_have_an_order_as_rarely_told_apart_as_promised() -> None:
-    rng = np.random.default_rng(13)
-    found = 0
-    for _ in range(200):
-        difficulty, runs = make_runs(rng)
-        found += disorder(audited(rng, difficulty, 0.0), runs, FORGOTTEN).upper_p_value < 0.05
-    assert found <= 18  # 10 expected; 18 is the 99 % point of 200 at 5 %
-
-
-@pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.15, 0.4])
 def test_the_bound_on_a_hidden_share_covers_it_where_the_mean_shows_none(share: float) -> None:
     """Sixty worlds. A share by means is 0 there; the bound ends below the true share at most as often as a 97.5 % one may."""
     rng = np.random.default_rng(7)
@@ -121,17 +97,6 @@ def test_the_bound_on_a_hidden_share_covers_it_where_the_mean_shows_none(share: 
     assert abs(float(np.mean(by_means))) < 0.03
     assert below <= 5  # 1.5 expected; 5 is the 99 % point of 60 at 2.5 %
     assert np.mean(bounds) < 0.1 + 1.5 * share
-
-
-def test_a_re_training_is_within_the_bound_of_a_tenth() -> None:
-    rng = np.random.default_rng(8)
-    bounds = []
-    for _ in range(60):
-        difficulty, runs = make_runs(rng)
-        bound = hidden_share(audited(rng, difficulty, 0.0), runs, FORGOTTEN)
-        assert bound is not None
-        bounds.append(bound.high)
-    assert np.mean(np.array(bounds) > 0.1) <= 0.05
 
 
 @pytest.mark.slow
@@ -155,6 +120,25 @@ def test_a_hidden_tenth_passes_as_rarely_as_promised(gain: float) -> None:
         bound = hidden_share(values[0], Runs(values[1:], trained_on), forgotten, level)
         passed += bound is not None and bound.high <= 0.1
     assert passed <= 21
+
+
+def test_a_weak_memory_is_bounded_where_trainings_agree_on_some_triples_more_than_on_others() -> None:
+    """Standard deviations from .3 to 3. The bound on re-trainings was .18, and that on a hidden tenth covers it as before."""
+    rng, honest, fakes = np.random.default_rng(19), [], []
+    for _ in range(30):
+        trained_on = np.concatenate([np.zeros((12, len(FORGOTTEN)), dtype=bool), make_runs(rng)[1].trained_on[4:]])
+        deviation = np.exp(0.7 * rng.normal(size=len(FORGOTTEN)))
+        values = rng.normal(size=(17, len(FORGOTTEN))) * deviation
+        runs = Runs(values[1:] + GAIN / 2 * trained_on, trained_on)
+        remembered = np.where(
+            np.arange(len(FORGOTTEN)) < NUM_FORGOTTEN // 10, GAIN / 2, np.where(FORGOTTEN, -10.0, 0.0)
+        )
+        for audited_values, bounds in ((values[0], honest), (values[0] + remembered, fakes)):
+            bound = hidden_share(audited_values, runs, FORGOTTEN)
+            assert bound is not None
+            bounds.append(bound.high)
+    assert np.mean(honest) < 0.1
+    assert np.sum(np.array(fakes) < 0.1) <= 3  # 0.75 expected; 3 is the 99 % point of 30 at 2.5 %
 
 
 def test_where_training_adds_nothing_no_bound_is_claimed() -> None:

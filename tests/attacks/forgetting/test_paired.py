@@ -9,13 +9,11 @@ from scipy.stats import ks_2samp
 from fkgsec.attacks.forgetting.paired import (
     Runs,
     distance_to_runs,
-    measurable_share,
     memory_of,
     paired_difference,
     planted,
     remembered_share,
 )
-from fkgsec.estimate import Estimate
 
 NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 500, 200, 4.0
 FORGOTTEN = np.arange(NUM_FORGOTTEN + NUM_CONTROLS) < NUM_FORGOTTEN
@@ -94,20 +92,6 @@ def test_no_memory_gives_no_share() -> None:
     idle = Runs(runs.values - GAIN * runs.trained_on, runs.trained_on)
     assert memory_of(idle, FORGOTTEN) is None
     assert memory_of(Runs(runs.values[:4], runs.trained_on[:4]), FORGOTTEN) is None
-
-
-@pytest.mark.parametrize(
-    ("share", "measured"),
-    [
-        (Estimate(0.02, -0.05, 0.09, 500, "paired t"), True),
-        (Estimate(0.9, 0.8, 1.0, 500, "paired t"), True),
-        (Estimate(1.05, 0.97, 1.13, 500, "paired t"), False),
-        (Estimate(0.4, -1.2, 2.03, 60, "paired t"), False),
-        (None, False),
-    ],
-)
-def test_a_share_whose_interval_ends_above_one_cannot_be_measured(share: Estimate | None, measured: bool) -> None:
-    assert measurable_share(share) == (share if measured else None)
 
 
 def test_distance_is_that_beyond_what_re_trainings_have_to_each_other() -> None:

@@ -157,7 +157,7 @@ def test_whose_upload_is_read_matters(
     ("changes", "threat", "reason"),
     [
         ({"defense": "secagg"}, "server+graphs", "its parameters were transmitted only inside a sum"),
-        ({"algorithm": "local-gc"}, "server+graphs", "no parameters of it crossed in the attacked round"),
+        ({"algorithm": "local-gc"}, "server+graphs", "none of its parameters was transmitted in the attacked round"),
         ({}, "server", "no graphs of its data set are known"),
         ({}, "models", "it needs each victim's parameters, a server, the first round"),
     ],

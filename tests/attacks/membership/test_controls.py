@@ -101,14 +101,12 @@ def test_held_out_controls_are_what_they_should_be_and_as_many_as_can_be(seed: i
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6))
-def test_with_replacement_every_triple_that_has_one_like_it_is_matched(seed: int) -> None:
+def test_shared_controls_match_every_triple_that_has_one_like_it(seed: int) -> None:
     graph = make_graph(seed, sizes=(60, 8, 40))
     forget = some_of_train(graph, seed)
     naive = Naive(graph, forget)
     free = naive.test - naive.seen
-    matched = {
-        replacement: _matched_or_none(graph, forget, seed, replacement=replacement) for replacement in (False, True)
-    }
+    matched = {shared: _matched_or_none(graph, forget, seed, shared=shared) for shared in (False, True)}
     assert set(matched[False].rows) <= set(matched[True].rows)
     for row, triple in zip(matched[True].rows, matched[True].triples, strict=True):
         assert tuple(triple) in free
@@ -122,9 +120,23 @@ def test_with_replacement_every_triple_that_has_one_like_it_is_matched(seed: int
             assert not (same and naive.bins(mine) == naive.bins(other)), f"{mine} could have had {other}"
 
 
-def _matched_or_none(graph: ClientGraph, forget: np.ndarray, seed: int, *, replacement: bool) -> Controls:
+def test_shared_controls_are_all_that_are_as_similar_as_the_most_similar() -> None:
+    """Two triples at hubs of degree 4 share both controls at such hubs; a control of degree 6 is not as similar."""
+    train, leaf = [], 5
+    for hub, degree in enumerate((4, 4, 4, 4, 6)):
+        train += star(hub, range(leaf, leaf + degree), 0)
+        leaf += degree
+    asked = [(0, 0, leaf), (1, 0, leaf + 1)]
+    test = [(hub, 0, leaf + hub) for hub in (2, 3, 4)]
+    graph = ClientGraph("a", np.arange(leaf + 5), np.arange(1), np.array(train + asked), NONE, np.array(test))
+    controls = matched_controls(graph, np.array(asked), np.random.default_rng(0), shared=True)
+    assert controls.rows.tolist() == [0, 0, 1, 1]
+    assert controls.triples.tolist() == [list(test[0]), list(test[1])] * 2
+
+
+def _matched_or_none(graph: ClientGraph, forget: np.ndarray, seed: int, *, shared: bool) -> Controls:
     try:
-        return matched_controls(graph, forget, np.random.default_rng(seed), replacement=replacement)
+        return matched_controls(graph, forget, np.random.default_rng(seed), shared=shared)
     except DataError:
         return Controls(np.zeros(0, np.int64), NONE)
 
@@ -169,7 +181,7 @@ def test_what_cannot_be_used_is_said() -> None:
     for forget, message in (
         (NONE, "client a forget: it needs at least one triple; got none"),
         (np.concatenate([first, unknown]), "client a forget: row 1, triple [0, 0, 11], is not in train"),
-        (np.concatenate([first, first]), "client a forget: a triple stands in it twice; each may stand once"),
+        (np.concatenate([first, first]), "client a forget: a triple occurs twice in it"),
         (np.array([[0, 3, 0]]), "client a forget: an id is out of range"),
     ):
         with pytest.raises(DataError, match=re.escape(message)):

@@ -282,7 +282,7 @@ def test_relations_alone_are_no_broadcast_to_ask(trained_runs: dict[str, KgeResu
         ({"shadows": 2}, "shadows must be 0 or an even number from 4 on; got 2"),
         ({"shadows": -4}, "shadows must be 0 or an even number from 4 on; got -4"),
         ({"shadows": 4, "shadow_knowledge": "all"}, "shadow_knowledge must be one of same-graph, similar-graph; got 'all'"),
-        ({"shadow_knowledge": "similar-graph"}, "shadow_knowledge applies to shadow federations, of which there are none"),
+        ({"shadow_knowledge": "similar-graph"}, "shadow_knowledge applies to shadow federations; set shadows, too"),
     ],
 )  # fmt: skip
 def test_settings_of_shadows(given: dict[str, object], message: str) -> None:

@@ -82,7 +82,7 @@ def test_what_cannot_be_trained_again_is_no_zero(attack: str, federate, fabricat
     assert {one.reason for one in lacking.figures} == {f"it needs {ATTACKS[attack].needs.words()}"}
     if attack == "server-poison":
         reasons = {one.reason for one in run_attacks(trained_runs["fedr"], options).figures}
-        assert reasons == {"no entity embedding crosses in fedr"}
+        assert reasons == {"fedr transmits no entity embedding"}
 
 
 class Trained(Exception):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec.exchange.parts import Delivered, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, SharedTable, Upload
 from fkgsec.exchange.tensors.clusters import (
     GRADIENT_NORM,
     Clusters,

@@ -5,10 +5,8 @@ import torch
 
 from fkgsec.errors import RunError
 from fkgsec.exchange import CODECS
-from fkgsec.exchange.parts import Delivered, Holding
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, SharedTable, tensor_places
 from fkgsec.exchange.tensors.factors import factorise, joined, pack, unpack
-from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, decode, encode
 from fkgsec.gnn.options import GnnOptions
 

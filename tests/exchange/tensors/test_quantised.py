@@ -5,8 +5,7 @@ import torch
 
 from fkgsec.errors import RunError
 from fkgsec.exchange import CODECS, Holding, SharedTable
-from fkgsec.exchange.parts import Delivered
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import Delivered, tensor_places
 from fkgsec.exchange.tensors.quantised import MOST_BITS, Quantised, Scale, _multiples, quantise, wire_bits
 from fkgsec.federation.messages import QuantisedRows, Rows, decode, encode
 from fkgsec.gnn.options import GnnOptions

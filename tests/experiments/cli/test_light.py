@@ -67,6 +67,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("train --help-all", 0, "--learning-rate"),
         ("check --help", 0, "--inconclusive"),
         ("trian", 2, "fkgsec: No such command 'trian'; did you mean train? See fkgsec --help"),
+        ("attack --attack edges,membrship", 2, "got 'membrship'; did you mean membership?"),
         ("train --lerning-rate 1", 2, "did you mean --learning-rate? See fkgsec train --help"),
         ("deploy init --rounds 2.5", 2, "--rounds must be a whole number"),
         ("train --algorithm fedx", 2, "algorithm must be one of"),

@@ -188,9 +188,9 @@ def test_a_table_of_sites_is_understood_and_split(tmp_path: Path) -> None:
     assert status == 0
     lines = err.splitlines()
     assert lines[0].startswith("own: 2 clients (north ")
-    assert "the first one: drug 0, treats, gene 0 (head, relation, tail)" in lines[2]
-    assert "took subject as head, predicate as relation, object as tail, site as client" in err
-    assert "each one's triples are divided 8:1:1 at random" in err
+    assert "first triple: drug 0, treats, gene 0 (head, relation, tail)" in lines[2]
+    assert "read subject as head, predicate as relation, object as tail, site as client" in err
+    assert "each client's triples are split 8:1:1 at random" in err
     record = read_record(tmp_path / "run" / "record.json")
     assert record.data.clients.keys() == {"north", "south"}
     assert record.utility["mrr"].n > 0

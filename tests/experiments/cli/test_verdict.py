@@ -204,7 +204,7 @@ def test_what_the_adversary_has_without_the_messages_is_known_not_missing() -> N
     known = figure(1.0, 1.0, 1.0, 1.0, attack="reconstruction", metric="err", threat_model="identifiers")
     sheet = verdict_sheet(verdict_of([known]), "Verdict")
     assert sheet.rows[0][1] == "KNOWN"
-    assert "known without the messages of the rounds" in sheet.notes[0]
+    assert "has it without the messages of the rounds" in sheet.notes[0]
     nothing = figure(0.0, 0.0, 0.0, 0.0, attack="reconstruction", metric="trr", attainable=0.0)
     sheet = verdict_sheet(verdict_of([nothing]), "Verdict")
     assert sheet.rows[0][1] == "n/a"
@@ -215,7 +215,7 @@ def test_an_adversary_that_reaches_more_with_less_excess_is_named() -> None:
     """Ranking is by what the messages add; the other figure must not look like a bound on what adversaries reach."""
     added = figure(0.6, 0.65, 0.7, 0.5)
     more = figure(0.9, 0.95, 0.97, 0.92, threat_model="identifiers")
-    assert "; under identifiers, .950 with a baseline of .920" in verdict_sheet(verdict_of([added, more]), "V").notes[0]
+    assert "reaches .950, of which .920 without the messages" in verdict_sheet(verdict_of([added, more]), "V").notes[0]
     assert "identifiers" not in verdict_sheet(verdict_of([added]), "V").notes[0]
 
 
@@ -254,7 +254,9 @@ def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:
     few = msgspec.structs.replace(figure(0, 0, 1, 0.5), estimate=proportion(50, 100))
     (answer,) = verdict_of([few]).answers
     assert answer.label == "INCONCLUSIVE"
-    times = int(answer.about.partition("; ")[2].split()[0])
+    needed = int(answer.about.partition("too few; ")[2].split()[0].replace(",", ""))
+    times = needed // 100
+    assert f"100 items are too few; {needed:,} would decide" in answer.about
     many = msgspec.structs.replace(few, estimate=proportion(50 * times, 100 * times))
     fewer = msgspec.structs.replace(few, estimate=proportion(50 * times // 2, 100 * times // 2))
     assert (fewer.status, many.status) == ("INCONCLUSIVE", "NO EVIDENCE")
@@ -272,8 +274,8 @@ def test_a_baseline_near_the_upper_bound_calls_for_no_thousands_of_items() -> No
 
 def test_what_no_planted_signal_shows_is_inconclusive_and_says_why() -> None:
     for attack, why in (
-        ("fewer", "in 51 items or more; these are 50"),
-        ("none", "no test of the attack plants a signal"),
+        ("fewer", "50 items are too few; the attack finds planted signals in 51"),
+        ("none", "no test shows that this attack finds a planted signal"),
     ):
         (answer,) = verdict_of([figure(0.49, 0.5, 0.51, 0.5, attack=attack)]).answers
         assert answer.label == "INCONCLUSIVE"

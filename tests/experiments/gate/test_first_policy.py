@@ -118,7 +118,7 @@ def test_only_what_differs_gets_a_limit() -> None:
     assert trr.limit is not None
     assert proportion(100, 1000).high < trr.limit < proportion(400, 1000).low
     assert err.limit is None
-    assert "does not notice the defense: 0.5000 [" in err.why
+    assert "does not separate the runs: 0.5000 [" in err.why
     assert "reconstruction.trr under collusion, leak 0.5" in _summary([trr, err])
 
 
@@ -126,7 +126,7 @@ def test_a_policy_in_which_nothing_notices_says_so() -> None:
     same = run_of({"trr": proportion(400, 1000), "err": proportion(500, 1000)})
     found = separate(same, same, CANDIDATES)
     assert all(one.limit is None for one in found)
-    assert "NO LIMIT ON LEAKAGE NOTICES" in _summary(found)
+    assert "NO LEAKAGE LIMIT SEPARATES" in _summary(found)
     missing = separate(same, same._replace(record=msgspec.structs.replace(same.record, figures=[])), CANDIDATES)
     assert "not measured without it: no attack that measures" in missing[0].why
 

@@ -136,7 +136,7 @@ BAD: list[tuple[str, str]] = [
     (changed("max: 0.05", "max: true"), "must be a share above 0 and below 1; got True"),
     (changed("threat: collusion,", "threat: colusion,"), "'colusion' is unknown; did you mean collusion?"),
     (changed("threat: collusion,", "threat: server,"), "cannot run on hospitals under server: no element-embedding pair"),
-    (changed("threat: collusion+entities", "threat: collusion"), "cannot run on relations under collusion: no entity"),
+    (changed("threat: collusion+entities", "threat: collusion"), "relations under collusion: fedr transmits no entity"),
     (changed("leak: 0.7", "leak: 1.7"), "limits.reconstruction.trr.0.leak: must be in (0, 1]; got 1.7"),
     (changed("federation: hospitals", "federation: hospital"), "no federation 'hospital'; did you mean hospitals?"),
     (changed("max: 0.05", "victim: 3, max: 0.05"), "trr.0.victim: expected a client's name; got 3"),
@@ -271,10 +271,10 @@ def test_what_cannot_run_is_what_the_attack_finds_nothing_in() -> None:
     never = ATTACKS["reconstruction"].needs.never
     assert never("fede", THREAT_MODELS["collusion"]) is None
     assert never("fedr", THREAT_MODELS["collusion+entities"]) is None
-    assert never("single", THREAT_MODELS["identifiers"]) == "no entity embedding crosses in single"
+    assert never("single", THREAT_MODELS["identifiers"]) == "single transmits no entity embedding"
     assert never("fede", THREAT_MODELS["server"]) == "no element-embedding pair is known without a colluder"
     assert never("collective", THREAT_MODELS["collusion"]) == "one party holds all triples"
-    assert Needs(single_uploads=("entities",)).never("fedr", THREAT_MODELS["server"]) == "no entities cross in fedr"
+    assert Needs(single_uploads=("entities",)).never("fedr", THREAT_MODELS["server"]) == "fedr transmits no entities"
     assert Needs(names=True).never("fede", THREAT_MODELS["collusion"]) == "names are hidden"
     for attack in ("reconstruction", "structure", "edges"):  # a lone client sees no upload
         assert ATTACKS[attack].needs.never("fede", THREAT_MODELS["client"]) == "it takes a server"

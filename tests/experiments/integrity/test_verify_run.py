@@ -65,9 +65,9 @@ def test_what_was_written_holds(run: Path) -> None:
     assert outcomes(attack) == WHOLE
     status, lines, errors = fkgsec("verify-run", run)
     assert (status, len(lines), errors) == (0, 2 * len(WHOLE), "")
-    assert fkgsec("verify-run", run, "--quiet") == (0, [], "")
+    (run / "attacks").rename(run.parent / "attacks")
     status, lines, _ = fkgsec("verify-run", run, "--recompute")
-    assert (status, lines[len(WHOLE) : len(WHOLE) + 2]) == (0, [f"{run}: utility holds", f"{run}: attacks holds"])
+    assert (status, lines[len(WHOLE) :]) == (0, [f"{run}: utility holds", f"{run}: attacks holds"])
 
 
 @pytest.mark.parametrize(
@@ -134,35 +134,23 @@ def other_round(document: dict[str, object]) -> None:
 def test_edited_records(change: Callable[[dict[str, object]], None], sealed: bool, broken: set[str], run: Path) -> None:
     edited(run / "record.json", change, sealed=sealed)
     assert {what for what, outcome in outcomes(run).items() if outcome == "broken"} == broken
-    status, lines, _ = fkgsec("verify-run", run, "--quiet")
-    assert (status, len(lines)) == (1, len(broken))
     with pytest.raises(RunError):
         require_whole(run)
 
 
-def test_what_only_computing_it_again_finds(run: Path) -> None:
-    """Whoever can write the record can write its digest: the cheap part does not see it, the expensive one does."""
-    edited(run / "record.json", better, sealed=True)
-    assert outcomes(run) == WHOLE
-    status, lines, _ = fkgsec("verify-run", run, "--recompute", "--quiet")
-    assert (status, len(lines)) == (1, 1)
-    assert "utility broken" in lines[0]
-
-
 def test_another_machine_excuses_last_digits_alone(run: Path) -> None:
-    """Who makes figures up can also say that he made them elsewhere."""
-
-    def elsewhere(document: dict[str, object]) -> None:
-        document["environment"]["vector_level"] = "AVX512, sapphirerapids"  # type: ignore[index]
+    """Who makes figures up can also say that he made them elsewhere; the cheap part does not see it."""
 
     def last_digits(document: dict[str, object]) -> None:
-        elsewhere(document)
+        document["environment"]["vector_level"] = "AVX512, sapphirerapids"  # type: ignore[index]
         document["utility"]["mrr"]["value"] += 1e-6  # type: ignore[index]
 
+    shutil.rmtree(run / "attacks")
     edited(run / "record.json", last_digits, sealed=True)
     status, lines, _ = fkgsec("verify-run", run, "--recompute", "--quiet")
     assert (status, len(lines), "utility unverifiable" in lines[0]) == (3, 1, True)
     edited(run / "record.json", better, sealed=True)
+    assert outcomes(run) == WHOLE
     status, lines, _ = fkgsec("verify-run", run, "--recompute", "--quiet")
     assert (status, len(lines), "utility broken" in lines[0]) == (1, 1, True)
 
@@ -227,8 +215,6 @@ def test_pictures_and_tables_of_another_run(made: Path, run: Path, tmp_path: Pat
     [
         ('"err"', '"ers"'),
         ('"variant": "strongest"', '"6ariant": "strongest"'),
-        ('"majority"', '"najority"'),
-        ('"baseline"', '"basaline"'),
     ],
 )
 def test_a_damaged_word_of_a_figure_is_one_line(word: str, other: str, run: Path) -> None:

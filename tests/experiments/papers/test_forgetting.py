@@ -17,7 +17,6 @@ from fkgsec.experiments.papers.queue import wanted_runs
 from fkgsec.experiments.papers.results import Results, read_records, run_key
 from fkgsec.experiments.papers.runner import Outcome, run_experiment
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
-from fkgsec.experiments.papers.workers import run_jobs
 from fkgsec.experiments.runs.run import load_run
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.unlearning.forget_sets import retaining
@@ -258,11 +257,3 @@ def test_the_plan_counts_the_base_run_until_it_is_there(tmp_path: Path, table: E
     (base / "record.json").write_text("{}")
     again = next(one for one in plan_in(tmp_path / "all", table) if one.job.folder == raw.job.folder)
     assert again.estimate.rounds == 1
-
-
-@pytest.mark.slow
-def test_a_queue_makes_them(tmp_path: Path, table: Experiment) -> None:
-    jobs = [one.job for one in plan_in(tmp_path / "all", table)]
-    assert [error for _, error in run_jobs(jobs, count=1, observe=unobserved)] == [None] * 5
-    records, _ = read_records([tmp_path / "all"])
-    assert not wanted_runs([table], Results(records), tmp_path, num_seeds=1)

@@ -12,8 +12,8 @@ from rich.console import Console
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import proportion
 from fkgsec.experiments.cli.progress import RunLines, observe_on, unobserved
-from fkgsec.experiments.papers.queue import Job, unfinished
-from fkgsec.experiments.papers.results import Results, read_records
+from fkgsec.experiments.papers.queue import Job
+from fkgsec.experiments.papers.results import Results
 from fkgsec.experiments.papers.runner import run_experiment
 from fkgsec.experiments.papers.spec import read_experiment
 from fkgsec.experiments.papers.table import PaperTable, table_lines, table_of
@@ -109,12 +109,6 @@ def test_processes_train_to_the_same_bits_as_this_one(ran: Path, tmp_path: Path)
         assert record.utility == here[name].utility
         assert [one.loss for one in record.rounds] == [one.loss for one in here[name].rounds]
         assert record.environment.threads == 1
-
-
-def test_finished_runs_are_not_made_again(ran: Path) -> None:
-    experiment = read_experiment(ran / "tiny.yaml")
-    results = Results(read_records([ran / "out"])[0])
-    assert unfinished(experiment.cells, experiment.seeds, results) == []
 
 
 @pytest.mark.slow

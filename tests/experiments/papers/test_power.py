@@ -1,7 +1,5 @@
 """What decides a claim if the paper's figures are true, and the order of runs that follows."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -20,16 +18,20 @@ def table() -> Experiment:
     return read_experiment(find_experiment("zhang2022_fedr_table2"))
 
 
-def entries_and_costs(folder: Path, table: Experiment) -> tuple[list[Entry], Costs]:
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory, table: Experiment) -> tuple[list[Entry], Costs]:
+    folder = tmp_path_factory.mktemp("power")
     timings = Timings(folder, lambda spec, graph: Timed(SECONDS.get(spec.data, 9.0), 0.0, 300, 4000, ""))
     timings._load = lambda spec: None  # type: ignore[method-assign]  # no data are read
     costs = Costs([], timings=timings)
     return entries_of(wanted_runs([table], Results(), folder / "all", num_seeds=1), costs), costs
 
 
-def test_a_claim_takes_its_cheapest_tests_until_it_is_decided(tmp_path: Path, table: Experiment) -> None:
+def test_a_claim_takes_its_cheapest_tests_until_it_is_decided(
+    planned: tuple[list[Entry], Costs], table: Experiment
+) -> None:
     claim = next(one for one in read_claims() if one.claim == "FedR is above Local")
-    entries, costs = entries_and_costs(tmp_path, table)
+    entries, costs = planned
     (judged,) = judge_claims([claim], [table], [])
     need = need_of(judged, [table], entries, costs, 1)
     assert need.outcome == "holds"
@@ -44,10 +46,12 @@ def test_a_claim_takes_its_cheapest_tests_until_it_is_decided(tmp_path: Path, ta
     assert (paid.outcome, paid.seconds) == ("holds", 0.0)
 
 
-def test_what_the_papers_figures_do_not_decide_cannot_be_decided(tmp_path: Path, table: Experiment) -> None:
+def test_what_the_papers_figures_do_not_decide_cannot_be_decided(
+    planned: tuple[list[Entry], Costs], table: Experiment
+) -> None:
     """The paper prints FedR within .03 of FedE in some columns by less than half an interval, and not in others."""
     plain = next(one for one in read_claims() if one.within)
-    entries, costs = entries_and_costs(tmp_path, table)
+    entries, costs = planned
     (judged,) = judge_claims([msgspec.structs.replace(plain, within=0.0205)], [table], [])
     need = need_of(judged, [table], entries, costs, 1)
     assert need.outcome == "open"

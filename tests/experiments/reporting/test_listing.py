@@ -26,9 +26,10 @@ from fkgsec.experiments.reporting.listing import (
 from fkgsec.experiments.reporting.reading import find_records
 from fkgsec.experiments.reporting.sheets import interval
 from fkgsec.experiments.runs.compare import SCHEMA, Case, Comparison
-from fkgsec.experiments.runs.record import Record, encode_record
+from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.run import execute
 from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.experiments.tracking import final_figures, of_round
 
 SPEC = Spec(
@@ -78,7 +79,7 @@ def test_every_finished_run_is_found_and_called_by_its_folder(runs: Path, record
 
 
 def test_files_of_other_names_and_comparisons(records: dict[str, Record], tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_bytes(encode_record(records["fede"]))
+    (tmp_path / "mine.json").write_bytes(encode_stored(records["fede"]))
     comparison = Comparison(SCHEMA, [Case("none", records["fede"]), Case("dp:epsilon=1", records["noise"])])
     (tmp_path / "several.json").write_bytes(msgspec.json.encode(comparison))
     found = find_records([tmp_path / "mine.json", tmp_path / "several.json"])

@@ -61,7 +61,8 @@ def test_clients_that_share_entities_gain(tmp_path: Path) -> None:
     lines = worth_lines([pair])
     assert lines[0].startswith("Worth joining? test MRR .")
     num_gaining = counted([pair])[0]
-    assert lines[1] == f"Joining pays in this training: {num_gaining} of 3 clients gain, and 0 lose."
+    counts = f"{num_gaining} gain, 0 lose, {3 - num_gaining} undecided"
+    assert lines[1] == f"Joining pays overall in this training. Of 3 clients, {counts}."
     rows = gain_sheet({"joined": pair}).rows
     assert [row[1] for row in rows] == ["client-0", "client-1", "client-2", ALL]
     assert rows[-1][-1] == "gains"

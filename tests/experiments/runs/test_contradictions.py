@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from fkgsec.errors import RunError
-from fkgsec.experiments.runs.record import encode_record, make_record, read_record
+from fkgsec.experiments.runs.record import make_record, read_record
 from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.federation.loop import run_federation
 
 ONE = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10, "method": "wilson"}
@@ -22,7 +23,7 @@ def written() -> dict[str, Any]:
     """The record of a run of graph classification."""
     given = {"algorithm": "fedavg", "clients": 2, "size": 80, "rounds": 1, "width": 4, "device": "cpu"}
     spec = make_spec(None, given)
-    return json.loads(encode_record(make_record(spec, run_federation(spec.load_graph(), spec.federation_options()))))
+    return json.loads(encode_stored(make_record(spec, run_federation(spec.load_graph(), spec.federation_options()))))
 
 
 def read_with(written: dict[str, Any], tmp_path: Path, place: str, value: object) -> None:

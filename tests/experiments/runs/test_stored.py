@@ -13,10 +13,10 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.experiments.reporting.frames import mixed_temperatures
 from fkgsec.experiments.runs.compare import read_comparison
-from fkgsec.experiments.runs.record import SCHEMA, encode_record, read_record
+from fkgsec.experiments.runs.record import SCHEMA, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
 from fkgsec.experiments.runs.spec import Spec, make_spec
-from fkgsec.experiments.runs.stored import decode_stored
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.options import nested
 from fkgsec.kge.options import KgeOptions
@@ -62,12 +62,6 @@ class TestTemperature:
             make_spec(None, {"algorithm": "fedlu", "temperature": 1.0, **settings})
         assert make_spec(None, {"algorithm": "fedlu", "temperature": 0.0, **settings}).sampling_temperature == 0
 
-    def test_of_the_record_is_the_one_that_training_used(self, tmp_path: Path) -> None:
-        for algorithm, used in (("fedlu", 0.0), ("fede", 1.0)):
-            run = tmp_path / algorithm
-            assert fkgsec("train", "--algorithm", algorithm, *SMALL, "--out", run)[0] == 0
-            assert json.loads((run / RECORD_FILE).read_bytes())["spec"]["temperature"] == used
-
     def test_that_differs_between_cases_is_named_by_compare(self, tmp_path: Path) -> None:
         attack = ("--unlinked-heads", "0", "--threat", "identifiers")
         arguments = ("compare", *SMALL, *attack, "--case", "none", "--case", "fedlu", "--out", tmp_path / "compare")
@@ -76,9 +70,6 @@ class TestTemperature:
         assert "The temperature of negatives differs: 0 in fedlu; 1 in none" in out
         status, out, err = fkgsec(*arguments, "--temperature", "1")
         assert (status, "temperature does not apply to fedlu" in err) == (2, True)
-        status, out, _ = fkgsec(*arguments[:-1], tmp_path / "alike", "--temperature", "0")
-        assert status == 0
-        assert "temperature of negatives differs" not in out
 
 
 class TestEarlierVersions:
@@ -102,6 +93,7 @@ class TestEarlierVersions:
         assert fkgsec("train", "--algorithm", algorithm, *SMALL, "--out", run)[0] == 0
         (run / SPEC_FILE).write_bytes(of_version_0_1((run / SPEC_FILE).read_bytes()))
         record = json.loads((run / RECORD_FILE).read_bytes())
+        assert record["spec"]["temperature"] == {"fedlu": 0.0, "fede": 1.0}[algorithm]
         record["spec"] = json.loads(of_version_0_1(json.dumps(record["spec"]).encode()))
         (run / RECORD_FILE).write_text(json.dumps(record))
         spec, _ = load_run(run)
@@ -205,28 +197,6 @@ class TestContradictions:
             2, [f"fkgsec: {tmp_path / 'half' / RECORD_FILE}: not a record of schema {SCHEMA} (Input data was truncated)"],
         )  # fmt: skip
 
-    @pytest.mark.parametrize("damage", ["a bit flips", "a message is missing", "a table is cut"])
-    def test_a_damaged_checkpoint_is_refused(self, damage: str, run: Path, tmp_path: Path) -> None:
-        """Figures only moved where a bit flipped or a message was missing; a table of another shape was a traceback."""
-        shutil.copytree(run, tmp_path / "run")
-        path = tmp_path / "run" / "checkpoint.safetensors"
-        with safe_open(path, framework="pt") as handle:
-            metadata = handle.metadata()
-            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-        if damage == "a message is missing":
-            del tensors[max(name for name in tensors if name.startswith("frame."))]
-        table = tensors["now.entities"]
-        if damage == "a table is cut":
-            tensors["now.entities"] = table.flatten()[1:].clone()
-        save_file(tensors, path, metadata)
-        if damage == "a bit flips":
-            content = bytearray(path.read_bytes())
-            content[content.index(table.numpy().tobytes()[:64])] ^= 1
-            path.write_bytes(content)
-        status, _, err = fkgsec("export", "--run", tmp_path / "run", "--out", tmp_path / "tables")
-        assert status == 2
-        assert err == f"fkgsec: {path}: damaged: its content is not what was written; delete it to start over\n"
-
     def test_a_checkpoint_of_an_earlier_version_is_named(self, tmp_path: Path) -> None:
         given = ("train", *SMALL, "--defense", "secagg", "--out", tmp_path / "old", "--quiet")
         assert fkgsec(*given)[0] == 0
@@ -243,5 +213,5 @@ class TestContradictions:
 def test_a_record_is_written_and_read_as_it_is(tmp_path: Path) -> None:
     comparison = read_comparison(RESULTS / "defended/ddb14-c03.json")
     assert comparison is not None
-    (tmp_path / "record.json").write_bytes(encode_record(comparison.cases[0].record))
+    (tmp_path / "record.json").write_bytes(encode_stored(comparison.cases[0].record))
     assert read_record(tmp_path / "record.json") == comparison.cases[0].record

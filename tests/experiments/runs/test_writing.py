@@ -53,17 +53,11 @@ class TestRuns:
         (record,) = [read_record(path) for path in (run / ATTACKS).rglob(RECORD_FILE)]
         assert {(one.threat_model, one.leak) for one in record.rebuilt} == {("identifiers", 1.0)}
 
-    def test_the_same_attack_finds_its_record_and_says_so(self, run: Path) -> None:
-        for options in ([], ["--leak", "1"]):
-            fkgsec("attack", "--run", run, *options)
-            before = contents(run)
-            status, out, _ = fkgsec("attack", "--run", run, *options)
-            assert status == 0
-            assert "Reused" in out
-            assert contents(run) == before
-
-    def test_overwrite_makes_the_attack_asked_for_anew_and_no_other(self, run: Path) -> None:
+    def test_the_same_attack_finds_its_record_and_overwrite_makes_it_anew_and_no_other(self, run: Path) -> None:
         fkgsec("attack", "--run", run, "--leak", "1")
+        before = contents(run)
+        assert "Reused" in fkgsec("attack", "--run", run, "--leak", "1")[1]
+        assert contents(run) == before
         (own,) = (run / ATTACKS).rglob(RECORD_FILE)
         whole, first = own.read_bytes(), (run / RECORD_FILE).read_bytes()
         own.write_bytes(whole.replace(b'"commit"', b'"commit" '))
@@ -100,8 +94,7 @@ class TestRuns:
     def test_a_comparison_of_other_cases(self, tmp_path: Path) -> None:
         given = [*SMALL, "--unlinked-heads", "0", "--case", "none"]
         command = ["compare", *given, "--out", tmp_path / "compare", "--quiet"]
-        for _ in range(2):
-            assert fkgsec(*command)[0] == 0
+        assert fkgsec(*command)[0] == 0
         before = contents(tmp_path)
         for change in (["--case", "single"], ["--leak", "1"]):
             status, _, err = fkgsec(*command, *change)
@@ -109,7 +102,7 @@ class TestRuns:
             assert "comparison.json: compares other cases, options or data (none)" in err
             assert err.endswith(f"{ASKS}\n")
             assert contents(tmp_path) == before
-        assert fkgsec(*command, "--case", "single", "--overwrite")[0] == 0
+        assert fkgsec(*command, "--leak", "1", "--overwrite")[0] == 0
 
 
 class TestOtherOutputs:
@@ -126,10 +119,11 @@ class TestOtherOutputs:
             status, _, err = fkgsec(*command)
             assert (status, err.splitlines()[-1]) == (2, f"fkgsec: {out}: exists and differs{ASKS}"), command
             assert out.read_text() == "somebody's"
-            assert fkgsec(*command, "--overwrite")[0] == 0
-            assert out.read_bytes() != b"somebody's"
-            assert fkgsec(*command)[0] == 0
             out.unlink()
+        out.write_text("somebody's")
+        for words in (["--overwrite"], []):
+            assert fkgsec(*command, *words)[0] == 0
+            assert out.read_bytes() != b"somebody's"
 
     def test_folders(self, tmp_path: Path) -> None:
         out = tmp_path / "data"

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.runs.record import encode_record, read_record
+from fkgsec.experiments.runs.record import read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
 from fkgsec.experiments.runs.spec import GraphSpec, make_spec
-from fkgsec.experiments.runs.stored import decode_stored
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.experiments.tasks.graph import TASK, is_graph_data, twins_of
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.graphs.split import GRAPH_PARTITIONS
@@ -59,7 +59,7 @@ def test_a_record_and_its_folder_are_read_as_they_were_written(tmp_path: Path) -
     call("train", *SMALL, "--defense", "secagg", "--out", tmp_path / "run", "--quiet")
     content = (tmp_path / "run" / RECORD_FILE).read_bytes()
     record = read_record(tmp_path / "run" / RECORD_FILE)
-    assert encode_record(record) == content
+    assert encode_stored(record) == content
     assert any("sum of the weights" in line for line in record.protection)
     spec, result = load_run(tmp_path / "run")
     assert spec == decode_stored((tmp_path / "run" / SPEC_FILE).read_bytes(), RunSpec) == record.spec

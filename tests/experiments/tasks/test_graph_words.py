@@ -1,20 +1,12 @@
-"""What is said and written of a federation of graph classifiers: not a word about triples; and a kill that loses nothing."""
+"""What is said and written of a federation of graph classifiers: not a word about triples."""
 
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from safetensors import SafetensorError, safe_open
 from typer.testing import CliRunner
 
 from fkgsec.experiments.cli.main import app
-from fkgsec.federation.loop import CHECKPOINT
 
 SMALL = ["--size", "120", "--clients", "3", "--width", "8", "--rounds", "2", "--device", "cpu"]
 OF_KNOWLEDGE_GRAPHS = re.compile(
@@ -82,47 +74,3 @@ def test_comparisons_and_verdicts_say_nothing_of_triples(tmp_path: Path, monkeyp
     assert all(
         name in page for name in ("cefgl", "fedstar", "molecules-1", "graph-membership", "Was a graph trained on?")
     )
-
-
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "fkgsec.experiments.cli.main", "attack", "--target", "cefgl", "--size", "300", "--width",
-               "16", "--rounds", "40", "--checkpoint-every", "0", "--device", "cpu", "--out", str(folder), "--quiet"]  # fmt: skip
-    root = Path(__file__).parents[3]
-    return subprocess.Popen(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
-
-
-def without_clock(folder: Path) -> dict[str, object]:
-    record = json.loads((folder / "record.json").read_text())
-    record.pop("environment")
-    record["origin"].pop("record")  # a digest of all words, seconds too; those of checkpoint and scores must be equal
-    for entry in record["rounds"]:
-        entry.pop("seconds")
-    return record
-
-
-def rounds_done(folder: Path) -> int:
-    try:
-        # framework "pt" opens the file twice, and the run may put a new one in its place in between.
-        with safe_open(folder / CHECKPOINT, framework="numpy") as handle:
-            return len(json.loads(handle.metadata()["progress"])["rounds"]) - 1
-    except (OSError, SafetensorError):
-        return 0
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_gives_the_same_record(tmp_path: Path) -> None:
-    """kill -9 in the middle of a round, early and late; then the same command again."""
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start(whole).wait() == 0
-    kills = 0
-    for wanted in (1, 9, 25):
-        process = start(killed)
-        while process.poll() is None and rounds_done(killed) < wanted:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-        assert wanted <= rounds_done(killed) <= 40
-    assert kills >= 2  # the last may have come too late
-    assert start(killed).wait() == 0
-    assert without_clock(killed) == without_clock(whole)
-    assert not list(killed.glob("*.part"))

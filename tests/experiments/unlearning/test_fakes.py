@@ -115,8 +115,11 @@ def certified(home: Home) -> Verification:
     return home.verify("honest", home.honest.result, HALF, AUDIT_OF_A_HALF, raw=home.folder / "raw")
 
 
-def test_what_was_re_trained_is_certified_and_the_bound_is_said(certified: Verification) -> None:
+def test_what_was_re_trained_is_certified_and_the_bound_is_said(home: Home, certified: Verification) -> None:
     made = certified
+    audited = (home.folder / "honest" / "unlearned.safetensors").read_bytes()
+    assert made.unlearned_sha256 == hashlib.sha256(audited).hexdigest()
+    assert made.unlearned_sha256 in to_markdown(made)
     assert made.verdict.exit_status == 0, made.verdict.reasons
     assert (
         " ".join(made.verdict.reasons).count("told apart from honest re-training, which passes") == 4
@@ -125,7 +128,12 @@ def test_what_was_re_trained_is_certified_and_the_bound_is_said(certified: Verif
     assert made.evidence.num_references == 8, "four were too few to decide"
     assert made.escrow is not None
     assert any("must not have had the escrow or the data" in line for line in made.assumptions)
-    assert made.evidence is not None
+    # What clients that did not ask remember is bounded, or said not to be.
+    others = [one for one in made.evidence.models if not one.asked]
+    said = [line for line in made.verdict.reasons if "(others)" in line]
+    assert len(said) == len(others) > 0
+    for one, line in zip(others, said, strict=True):
+        assert ("nothing bounds" in line) == (one.share is None or one.share.high > Thresholds().others_share)
     for row in made.evidence.models:
         if row.asked:
             for one in (row.at_random, row.hiding):
@@ -154,7 +162,15 @@ def test_an_audit_that_may_miss_more_than_is_tolerated_certifies_nothing(of_hone
             assert row.at_random.rejected_from <= 0.3
 
 
-EASIER = {"25 % rearranged", "interpolated", "four fifths of it raw"}
+EASIER = {
+    "25 % rearranged",
+    "40 % rearranged",
+    "40 % compensated",
+    "interpolated",
+    "four fifths of it raw",
+    "entities remember",
+    "noisy",
+}
 """Fakes that hold more than one of their kind that the fast suite tries."""
 
 
@@ -167,8 +183,9 @@ def test_no_fake_is_certified(home: Home, of_honest: Verification, name: str) ->
     made = home.verify(name, fake)
     assert made.verdict.exit_status != 0
     beyond = set(made.verdict.reasons) - set(of_honest.verdict.reasons)
-    # What is hidden from means is too little here to be noticed, which the verdict says of itself; so is what relation rows hold.
-    assert beyond or name in {*HIDING, "relations remember"}
+    # What is hidden from means is too little here to be noticed, which the verdict says of itself; so is what relation rows hold,
+    # and what relearning shows of scores that were matched one by one.
+    assert beyond or name in {*HIDING, "relations remember", "matched to a re-training"}
 
 
 def test_what_a_fake_holds_is_measured_beside_the_re_training_that_it_was_made_of(home: Home) -> None:
@@ -205,7 +222,7 @@ def test_a_contaminated_run_shows_although_its_controls_were_trained_on(home: Ho
     assert loss.figures["unlearned"].auc.low <= 0.6, "group against group, little is to be seen"
     assert made.verdict.exit_status == 1
     reasons = " ".join(made.verdict.reasons)
-    assert "is not like a re-trained model on the forgotten triples" in reasons
+    assert "differs from a re-trained model on the forgotten triples" in reasons
     assert "trained on what it is tested on" in reasons
     assert any(line.startswith("Without an escrow") for line in made.assumptions)
 
@@ -242,21 +259,6 @@ def test_the_request_comes_from_whoever_asked(home: Home, tmp_path: Path) -> Non
         verify(less, TOLERATED, AUDIT, forget=home.folder / "forget.tsv", client=client)
 
 
-def test_a_certificate_names_the_file_that_it_is_about(home: Home, certified: Verification) -> None:
-    audited = (home.folder / "honest" / "unlearned.safetensors").read_bytes()
-    assert certified.unlearned_sha256 == hashlib.sha256(audited).hexdigest()
-    assert certified.unlearned_sha256 in to_markdown(certified)
-
-
-def test_what_clients_that_did_not_ask_remember_is_bounded_or_said_not_to_be(certified: Verification) -> None:
-    assert certified.evidence is not None
-    others = [one for one in certified.evidence.models if not one.asked]
-    said = [line for line in certified.verdict.reasons if "(others)" in line]
-    assert len(said) == len(others) > 0
-    for one, line in zip(others, said, strict=True):
-        assert ("nothing bounds" in line) == (one.share is None or one.share.high > Thresholds().others_share)
-
-
 def test_an_escrow_of_other_data_is_refused(home: Home, tmp_path: Path) -> None:
     graph = home.honest.graph
     first, *rest = graph.clients
@@ -274,7 +276,7 @@ def assert_noise_hides(own: OwnRuns, graph: FederatedGraph, client: str, audits:
     """No noise in the readings of an audit's own runs, given in their deviations, makes it report more sensitivity."""
     limits = {"tolerance": 0.1, "alarm": Thresholds().alarm}
     figures = []
-    for scale in (0.0, 2.0, 8.0, 100.0):
+    for scale in (0.0, 4.0, 100.0):
         rng = np.random.default_rng(1)
         references, shadows = ([noisy(run, scale, rng) for run in runs] for runs in (own.references, own.shadow_runs))
         power = measure_power(references[:4], shadows, graph, audits, **limits, seed=3)

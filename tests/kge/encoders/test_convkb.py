@@ -45,11 +45,3 @@ def test_scores_equal_those_of_torchs_layers(decoder: ConvKb, dtype: torch.dtype
             ends = (anchors, entities.float()) if side == "tail" else (entities.float(), anchors)
             expected = by_torch(decoder, ends[0], middle, ends[1])
             torch.testing.assert_close(found[place].float(), expected, atol=1e-6, rtol=1e-5)
-
-
-def test_score_of_triples_and_of_relations(decoder: ConvKb) -> None:
-    heads, relations, tails = torch.randn(3, 4, DIM, generator=torch.Generator().manual_seed(2))
-    model = ConvKbModel("kb-gat", DIM, decoder=decoder.state_dict())
-    torch.testing.assert_close(model.score(heads, relations, tails), by_torch(decoder, heads, relations, tails))
-    every = model.score_relations(heads, tails, relations)
-    torch.testing.assert_close(every.diagonal(), by_torch(decoder, heads, relations, tails))

@@ -14,23 +14,6 @@ from fkgsec.kge.models import ClientTables
 from tests.kge.encoders.conftest import tiny
 
 
-def test_edges_of_a_small_graph_by_hand() -> None:
-    """0 -> 1 -> 2 -> 0 with relations 0, 1, 2; 0 -> 2 directly, too, and 1 -> 3 by two relations."""
-    triples = np.array([[0, 0, 1], [1, 1, 2], [2, 2, 0], [0, 2, 2], [1, 2, 3], [1, 0, 3]])
-    found = torch.stack(edges_of(triples, 4, 3), dim=1).tolist()
-    none = 3
-    assert found[:6] == [
-        [1, 0, 0, none],
-        [2, 1, 1, none],
-        [0, 2, 2, none],
-        [2, 0, 2, none],
-        [3, 1, 2, none],
-        [3, 1, 0, none],
-    ]
-    # target, source, first and second relation; not 2 from 0, which a triple links; 1 -> 3 counts by its first relation
-    assert found[6:] == [[3, 0, 0, 0], [0, 1, 1, 2], [1, 2, 2, 0]]
-
-
 @pytest.mark.parametrize("at_once", [256, 3])
 def test_two_hop_edges_equal_brute_force(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fkgsec.kge.encoders.kb_gat.SOURCES_AT_ONCE", at_once)
@@ -70,33 +53,6 @@ def test_attention_equals_a_loop_over_edges() -> None:
 
 def encoder_of(graph: ClientGraph, **changes: object) -> KbGatEncoder:
     return KbGatEncoder(graph, graph.train, tiny("kb-gat", **changes), key=0)
-
-
-def test_encoded_entities_have_length_one_and_follow_their_neighbours(uneven: FederatedGraph) -> None:
-    graph = uneven.clients[0]
-    encoder = encoder_of(graph)
-    rng = np.random.default_rng(6)
-    rows = {
-        "entities": torch.from_numpy(rng.normal(size=(graph.num_entities, 8)).astype(np.float32)),
-        "relations": torch.from_numpy(rng.normal(size=(graph.num_relations, 8)).astype(np.float32)),
-    }
-    encoded = encoder.encode(rows, encoder.network.state_dict())
-    torch.testing.assert_close(encoded.entities.norm(dim=1), torch.ones(graph.num_entities))
-    head, _, tail = graph.train[0]
-    moved = {**rows, "entities": rows["entities"].clone()}
-    moved["entities"][head] += 1
-    changed = (encoder.encode(moved, encoder.network.state_dict()).entities != encoded.entities).any(dim=1)
-    assert changed[[head, tail]].all()
-    far = np.setdiff1d(np.arange(graph.num_entities), sorted(reached(graph, head)))
-    assert not changed[far].any()
-
-
-def reached(graph: ClientGraph, head: int) -> set[int]:
-    """Entities up to four triples away along them: two layers of at most two."""
-    found = {int(head)}
-    for _ in range(4):
-        found |= {int(t) for h, _, t in graph.train if int(h) in found}
-    return found
 
 
 def test_distance_loss_by_hand() -> None:

@@ -31,13 +31,6 @@ def test_weights_of_three_triples_by_hand() -> None:
     np.testing.assert_allclose(found, by_hand / by_hand.sum(1, keepdims=True), rtol=1e-12)
 
 
-def test_a_triple_from_an_entity_to_itself_and_one_that_stands_twice() -> None:
-    """Two rows (0, 0, 0): each has 6 ordered pairs, two of them 0 with 0; entity 1 has only its loop."""
-    found = cooccurrence(np.array([[0, 0, 0], [0, 0, 0]]), 2, 1).toarray()
-    by_hand = np.array([[1 + 4 / 8, 0, 4 / 12], [0, 1, 0], [4 / 12, 0, 1]])
-    np.testing.assert_allclose(found, by_hand / by_hand.sum(1, keepdims=True), rtol=1e-12)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_layer_equals_a_dense_loop(training: bool) -> None:
     rng = np.random.default_rng(2)
@@ -96,32 +89,3 @@ def test_a_step_equals_one_by_autograd_over_dense_labels(uneven: FederatedGraph)
     scale = min(1.0, MAX_GRADIENT_NORM / float(norm))
     for table, gradient in zip(rows, gradients, strict=False):
         torch.testing.assert_close(rows[table].detach(), given[table] - scale * gradient, atol=1e-6, rtol=1e-4)
-
-
-def test_gradients_are_clipped_together(uneven: FederatedGraph) -> None:
-    graph = uneven.clients[0]
-    encoder = NogeEncoder(graph, graph.train, tiny("noge"), key=0)
-    rows = {"entities": torch.zeros(3, 2, requires_grad=True), "relations": torch.zeros(1, 2, requires_grad=True)}
-    for one in rows.values():
-        one.grad = torch.full_like(one, 3.0)
-    encoder._clip(rows)
-    expected = MAX_GRADIENT_NORM / 8**0.5  # eight equal numbers
-    for one in rows.values():
-        torch.testing.assert_close(one.grad, torch.full_like(one, expected))
-
-
-@pytest.mark.parametrize(("sides", "expected"), [("tail", [3, 3]), ("both", [3, 4]), ("each", [7, 7])])
-def test_sides_in_turn_or_each(sides: str, expected: list[int], uneven: FederatedGraph) -> None:
-    """Steps of two rounds of one epoch in batches of 2: three for the tails of 5 pairs, four for the heads of 7."""
-    triples = np.array([[0, 0, 1], [0, 0, 2], [0, 1, 3], [1, 0, 4], [2, 0, 5], [3, 0, 6], [3, 0, 7]])
-    graph = type(uneven.clients[0]).from_global("one", triples, triples[:0], triples[:0])
-    options = tiny("noge", negative_sides=sides, local_epochs=1, batch_size=2)
-    encoder = NogeEncoder(graph, graph.train, options, key=0)
-    rows = {"entities": torch.ones(8, 8, requires_grad=True), "relations": torch.ones(2, 8, requires_grad=True)}
-    steps = []
-    for round in (2, 3):
-        done: list[int] = []
-        encoder.train(rows, lambda: None, round, lambda done=done: done.append(1))
-        steps.append(len(done))
-    assert steps == expected
-    assert encoder.num_steps == max(expected)

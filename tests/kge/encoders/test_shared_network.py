@@ -1,18 +1,14 @@
 """An algorithm that declares it: clients average their networks, as one more table with a row of each."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError
-from fkgsec.federation.loop import Federation, Observer, run_federation
+from fkgsec.federation.loop import Federation
 from fkgsec.federation.messages import Rows
-from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 from fkgsec.kge.encoders.trainer import NETWORK
 from fkgsec.kge.local.task import KgeTask
@@ -25,14 +21,6 @@ def shared() -> Iterator[str]:
     register(Recipe("fede-net", (*ENTITIES, NETWORK), "this test"))
     yield "fede-net"
     RECIPES.remove("fede-net")
-
-
-class Killed(Observer):
-    """Ends a run from inside, as a kill would."""
-
-    def round_done(self, entry: Any) -> None:
-        if entry.round == 2:
-            raise KeyboardInterrupt
 
 
 def networks(federation: Federation) -> list[torch.Tensor]:
@@ -58,19 +46,6 @@ def test_networks_are_averaged(shared: str, uneven: FederatedGraph) -> None:
         torch.testing.assert_close(one, mean)
     [message] = [one for one in federation.transcript.messages(1) if isinstance(one, Rows) and one.table == NETWORK][:1]
     assert message.unpack().shape == mean.shape
-
-
-def test_it_goes_on_after_a_kill_and_under_secure_sums(shared: str, uneven: FederatedGraph, tmp_path: Path) -> None:
-    options = tiny("noge", algorithm=shared, rounds=3)
-    whole = run_federation(uneven, options).tensors()
-    with pytest.raises(KeyboardInterrupt):
-        run_federation(uneven, options, tmp_path, Killed(), checkpoint_every_s=0)
-    resumed = run_federation(uneven, options, tmp_path, checkpoint_every_s=0).tensors()
-    assert {name: torch.equal(one, resumed[name]) for name, one in whole.items()} == dict.fromkeys(whole, True)
-    hidden = run_federation(uneven, replace(options, rounds=1, defense="secagg"), make_transport=make_transport)
-    clear = run_federation(uneven, replace(options, rounds=1))
-    for one, other in zip(hidden.encoded, clear.encoded, strict=True):
-        torch.testing.assert_close(one.entities, other.entities, rtol=0, atol=5e-3)
 
 
 def test_a_model_without_a_network_has_none_to_average(shared: str, uneven: FederatedGraph) -> None:

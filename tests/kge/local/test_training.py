@@ -35,26 +35,6 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(uneven: FederatedGrap
     assert torch.isfinite(stack.tables["entities"]).all()
 
 
-def test_clients_that_sit_out_a_round_keep_their_tables(uneven: FederatedGraph, options: KgeOptions) -> None:
-    stack = stack_of(list(uneven.clients), [0, 1, 2], options)
-    before = [stack.rows("entities", place).clone() for place in range(3)]
-    assert set(LocalTrainer(stack, options).train_round(1, [0, 2])) == {0, 2}
-    assert torch.equal(stack.rows("entities", 1), before[1])
-    assert not torch.equal(stack.rows("entities", 0), before[0])
-    assert not torch.equal(stack.rows("entities", 2), before[2])
-
-
-def test_adam_is_kept_or_forgotten_as_the_recipe_says(uneven: FederatedGraph, options: KgeOptions) -> None:
-    """`single` keeps its moments: two rounds of one epoch differ from two rounds with a new Adam."""
-    stacks = [stack_of(list(uneven.clients), [0, 1, 2], options) for _ in range(2)]
-    trainers = [LocalTrainer(stack, options) for stack in stacks]
-    for number in (1, 2):
-        trainers[1].begin_round()
-        for trainer in trainers:
-            trainer.train_round(number, [0, 1, 2])
-    assert not torch.allclose(stacks[0].tables["entities"], stacks[1].tables["entities"], atol=1e-5)
-
-
 def test_published_scope_corrupts_with_the_first_global_ids(uneven: FederatedGraph, options: KgeOptions) -> None:
     """FedE's code beside FedR takes the client's number of entities for a bound on global ids."""
     result = run_federation(

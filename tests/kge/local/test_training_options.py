@@ -1,37 +1,19 @@
 """`triple_weights`, `redraw`, `entity_range` and `best_round`, one by one against plain loops, and the variant that sets them."""
 
-import os
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import logsigmoid
 
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.checkpoint import RoundEntry
-from fkgsec.federation.loop import Federation, Observer, run_federation
+from fkgsec.federation.loop import Federation, run_federation
 from fkgsec.federation.options import replace
-from fkgsec.kge.local.stack import ClientStack
-from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.negatives import frequency_weights
 from fkgsec.kge.options import TRAINING, KgeOptions
 from fkgsec.kge.result import KgeResult
-
-CPU = torch.device("cpu")
-
-
-def umls() -> np.ndarray:
-    """Triples of UMLS by number, where published data are at hand; else as many drawn ones."""
-    path = Path(os.environ.get("FKGSEC_DATA", "")) / "UMLS" / "train.txt"
-    if not path.is_file():
-        return np.random.default_rng(0).integers(0, 9, size=(2_000, 3))
-    rows = [line.split("\t") for line in path.read_text().splitlines()]
-    columns = [np.unique([row[place] for row in rows], return_inverse=True)[1] for place in range(3)]
-    return np.stack(columns, axis=1)
 
 
 class TestTripleWeights:
@@ -40,50 +22,6 @@ class TestTripleWeights:
         # (0, 0, .) stands twice and counts 5, (., 0, 1) once and counts 4; and so on.
         expected = [(5 + 4) ** -0.5, (5 + 5) ** -0.5, (4 + 5) ** -0.5, (4 + 4) ** -0.5]
         assert frequency_weights(triples) == pytest.approx(expected)
-
-    def test_equals_a_count_by_dictionaries(self) -> None:
-        triples, counts = umls(), {}
-        for head, relation, tail in triples.tolist():
-            for pair in ((head, relation), (tail, -relation - 1)):
-                counts[pair] = counts.get(pair, 3) + 1
-        naive = [(counts[h, r] + counts[t, -r - 1]) ** -0.5 for h, r, t in triples.tolist()]
-        assert frequency_weights(triples) == pytest.approx(naive)
-
-    @pytest.mark.parametrize("model", ["transe", "rotate", "complex"])
-    def test_a_step_goes_down_on_the_weighted_loss(self, model: str, uneven: FederatedGraph) -> None:
-        """One batch of one client: the gradient of autograd through the formula, seen as Adam's first step."""
-        size = max(len(client.train) for client in uneven.clients)
-        options = KgeOptions(
-            algorithm="single", model=model, dim=4, num_negatives=5, batch_size=size, local_epochs=1,
-            triple_weights="frequency", negative_sides="tail",
-        )  # fmt: skip
-        stack = ClientStack(uneven.clients, range(3), options.kge_model(), 0, CPU)
-        place = int(np.argmax([len(client.train) for client in uneven.clients]))
-        tables = {name: stack.rows(name, place).detach().clone().requires_grad_() for name in ("entities", "relations")}
-        trainer = LocalTrainer(stack, options)
-        rows, draws = trainer._draws(place, 1, 0)
-        graph = uneven.clients[place]
-        wrong = trainer._samplers[place].sample(rows, 5, "tail", draws).long()
-        total, parts = frequency_weights(graph.train)[rows].sum(), []
-        for triple, negatives, weight in zip(
-            graph.train[rows], wrong, frequency_weights(graph.train)[rows], strict=True
-        ):
-            head, relation = tables["entities"][triple[0]], tables["relations"][triple[1]]
-            tails = torch.cat([torch.tensor([triple[2]]), negatives[negatives >= 0]])
-            scores = options.kge_model().score(head, relation, tables["entities"][tails])
-            shares = torch.softmax(scores[1:].detach(), 0)
-            parts.append(-(logsigmoid(scores[0]) + (shares * logsigmoid(-scores[1:])).sum()) / 2 * (weight / total))
-        loss = torch.stack(parts).sum()
-        loss.backward()
-        ours = trainer.train_round(1, [place])
-        assert ours[place] == pytest.approx(float(loss.detach()), rel=1e-5)
-        for name, rows_before in tables.items():
-            assert rows_before.grad is not None
-            moved = rows_before.grad.abs() > 1e-6
-            step = (stack.rows(name, place) - rows_before).detach()
-            torch.testing.assert_close(
-                step[moved], -options.learning_rate * rows_before.grad.sign()[moved], atol=2e-5, rtol=0
-            )
 
 
 @pytest.mark.parametrize(("redraw", "repeats"), [("epoch", False), ("never", True)])
@@ -125,7 +63,7 @@ class TestBestRound:
 
     @pytest.mark.parametrize(
         ("algorithm", "kind"),
-        [("single", "tables"), ("fede", "tables"), ("fedlu", "private"), ("fede-before", "trained")],
+        [("fedlu", "private"), ("fede-before", "trained")],
     )
     def test_each_client_has_its_own(self, algorithm: str, kind: str, uneven: FederatedGraph) -> None:
         settings = {"evaluate": "before"} if algorithm == "fede-before" else {}
@@ -151,21 +89,6 @@ class TestBestRound:
         assert len(valid) < 40
         assert valid[-3:] == [valid[-1]] * 3
         assert valid[-4] < valid[-1]
-
-    def test_a_killed_run_goes_on_with_what_it_kept(self, uneven: FederatedGraph, tmp_path: Path) -> None:
-        class Killed(Observer):
-            def round_done(self, entry: RoundEntry) -> None:
-                if entry.round == 6:
-                    raise KeyboardInterrupt
-
-        options = replace(self.OPTIONS, best_round="client")
-        whole = run_federation(uneven, options)
-        with pytest.raises(KeyboardInterrupt):
-            run_federation(uneven, options, tmp_path, Killed(), checkpoint_every_s=0)
-        resumed = run_federation(uneven, options, tmp_path)
-        for ours, theirs in zip(resumed.tables, whole.tables, strict=True):
-            assert torch.equal(ours.entities, theirs.entities)
-        assert [entry.valid for entry in resumed.rounds] == [entry.valid for entry in whole.rounds]
 
     def test_what_does_not_go_with_it(self, uneven: FederatedGraph) -> None:
         options = replace(self.OPTIONS, algorithm="fede", best_round="client")

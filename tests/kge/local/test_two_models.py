@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.loop import Federation, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer
-from fkgsec.kge.models import MODELS, ClientTables, KgeModel, Side
+from fkgsec.kge.models import ClientTables, KgeModel, Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
@@ -28,20 +28,6 @@ from tests.kge.naive import naive_mrr, naive_ranks
 CPU = torch.device("cpu")
 ALL = [0, 1, 2]
 
-READINGS = [
-    ("fedlu", "relations by both"),
-    ("fedlu", "new private Adam"),
-    ("fedlu", "kept shared Adam"),
-    ("fedlu", "one direction of the divergence"),
-    ("fedlu", "own first rows"),
-    ("fedlu", "tails first"),
-    ("fedlu", "one side a batch"),
-    ("fede-kd", "new private Adam"),
-    ("fede-kd", "kept shared Adam"),
-    ("fede-kd", "one direction of the divergence"),
-    ("fede-kd", "a divisor that stands still"),
-]
-"""What the papers do not say, and a mistake would do."""
 AS_CODED = {"variant": "published", "negative_sides": "each", "private_start": "server", "evaluate": "before"}
 """FedLU by its code, as far as options say it."""
 
@@ -77,14 +63,14 @@ def naive_client(graph: FederatedGraph, place: int, options: KgeOptions) -> Naiv
         own,
         shared,
         torch.optim.Adam(own.values(), lr=options.learning_rate),
-        shared_adam(shared, options, reading=""),
+        shared_adam(shared, options),
     )
 
 
-def shared_adam(shared: dict[str, Tensor], options: KgeOptions, reading: str) -> torch.optim.Adam:
+def shared_adam(shared: dict[str, Tensor], options: KgeOptions) -> torch.optim.Adam:
     """FedLU's global loss moves entities alone (fedlu.txt Eq. 6: the relations are the local model's)."""
-    entities_alone = options.algorithm == "fedlu" and reading != "relations by both"
-    return torch.optim.Adam([shared["entities"]] if entities_alone else shared.values(), lr=options.learning_rate)
+    moved = [shared["entities"]] if options.algorithm == "fedlu" else shared.values()
+    return torch.optim.Adam(moved, lr=options.learning_rate)
 
 
 def candidates(positives: np.ndarray, wrong: Tensor, side: Side) -> tuple[Tensor, Tensor]:
@@ -119,7 +105,7 @@ def divergence(scores: Tensor, others: Tensor, counts: Tensor) -> Tensor:
 
 
 def naive_losses(
-    own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor, options: KgeOptions, reading: str
+    own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor, options: KgeOptions
 ) -> tuple[Tensor, Tensor]:
     """What the own model and what the shared model go down on, mean over the batch. `importance` sums to 1."""
     if options.algorithm == "fede-kd":  # feds.txt Eq. 6: one loss, and both models go down on it
@@ -128,10 +114,7 @@ def naive_losses(
             predicted(own, counts, options.sampling_temperature),
         )
         both = divergence(shared, own, counts) + divergence(own, shared, counts)
-        if reading == "one direction of the divergence":
-            both = divergence(shared, own, counts)
-        divisor = (low + high).detach() if reading == "a divisor that stands still" else low + high
-        whole = (low + high + both / divisor).mean()
+        whole = (low + high + both / (low + high)).mean()
         return whole, whole
     mu = float(options.settings.mu)
     if options.settings.variant == "published":  # halved, and the teacher comes first
@@ -142,19 +125,14 @@ def naive_losses(
     else:  # fedlu.txt Eq. 8, 11
         teach = (divergence(own, shared.detach(), counts), divergence(shared, own.detach(), counts))
         terms = [predicted(side, counts, 0.0) for side in (own, shared)]
-    if reading == "one direction of the divergence":
-        teach = (teach[0], torch.zeros_like(teach[1]))
     local, world = (term + mu * taught for term, taught in zip(terms, teach, strict=True))
     return local.mean(), world.mean()
 
 
-def naive_round(client: NaiveClient, number: int, options: KgeOptions, reading: str = "") -> float:
+def naive_round(client: NaiveClient, number: int, options: KgeOptions) -> float:
     """One client's epochs; returns its mean loss, of both models together."""
     graph = client.graph
-    if reading == "new private Adam":
-        client.own_adam = torch.optim.Adam(client.own.values(), lr=options.learning_rate)
-    if reading != "kept shared Adam":
-        client.shared_adam = shared_adam(client.shared, options, reading)
+    client.shared_adam = shared_adam(client.shared, options)
     sampler = NegativeSampler(
         graph.train, num_relations=graph.num_relations, candidates=np.arange(graph.num_trained_entities)
     )
@@ -166,12 +144,12 @@ def naive_round(client: NaiveClient, number: int, options: KgeOptions, reading: 
         draws = generator(options.seed, "negatives", client.key, *drawn)
         for step, low in enumerate(range(0, len(shuffled), options.batch_size)):
             rows = shuffled[low : low + options.batch_size]
-            for side in naive_sides(step + epoch + number, options, reading):
+            for side in naive_sides(step + epoch + number, options):
                 wrong = sampler.sample(rows, options.num_negatives, side, draws)
                 triples, counts = candidates(graph.train[rows], wrong, side)
                 weights = all_weights[rows] if published else np.ones(len(rows))
                 importance = torch.from_numpy(weights / weights.sum())
-                losses.append(naive_step(client, triples, counts, importance, options, reading))
+                losses.append(naive_step(client, triples, counts, importance, options))
     return float(np.mean(losses))
 
 
@@ -185,10 +163,10 @@ def naive_weights(triples: np.ndarray) -> np.ndarray:
     return np.array([(counts[first] + counts[second]) ** -0.5 for first, second in pairs])
 
 
-def naive_sides(turn: int, options: KgeOptions, reading: str) -> list[Side]:
+def naive_sides(turn: int, options: KgeOptions) -> list[Side]:
     """A batch's steps: FedLU's code takes its heads, then its tails; else one of them, in turn."""
-    if options.negative_sides == "each" and reading != "one side a batch":
-        return ["tail", "head"] if reading == "tails first" else ["head", "tail"]
+    if options.negative_sides == "each":
+        return ["head", "tail"]
     return ["head"] if turn % 2 else ["tail"]
 
 
@@ -198,12 +176,11 @@ def naive_step(
     counts: Tensor,
     importance: Tensor,
     options: KgeOptions,
-    reading: str,
 ) -> float:
     """Both models take a step; returns their loss."""
     own = scores(options.private_model(), client.own, triples)
     shared = scores(options.kge_model(), client.shared, triples)
-    local, world = naive_losses(own, shared, counts, importance, options, reading)
+    local, world = naive_losses(own, shared, counts, importance, options)
     moves = [(client.own_adam, local), (client.shared_adam, world)]
     slopes = [torch.autograd.grad(loss, adam.param_groups[0]["params"], retain_graph=True) for adam, loss in moves]
     for (adam, _), slope in zip(moves, slopes, strict=True):
@@ -214,7 +191,7 @@ def naive_step(
 
 
 def naive_federation(
-    graph: FederatedGraph, options: KgeOptions, reading: str = ""
+    graph: FederatedGraph, options: KgeOptions
 ) -> tuple[list[NaiveClient], list[dict[str, Tensor]], list[float]]:
     """Clients after the last broadcast, their shared models before it, and each round's loss. The server is a dictionary."""
     clients = [naive_client(graph, place, options) for place in ALL]
@@ -228,7 +205,7 @@ def naive_federation(
     losses, trained = [], []
     for number in range(options.rounds + 1):
         if number:
-            means = [naive_round(client, number, options, reading) for client in clients]
+            means = [naive_round(client, number, options) for client in clients]
             losses.append(float(np.average(means, weights=[len(client.graph.train) for client in clients])))
             trained = [{t: rows.detach().clone() for t, rows in client.shared.items()} for client in clients]
             for entity in held:
@@ -241,11 +218,7 @@ def naive_federation(
         for client in clients:
             rows = torch.stack([server[entity] for entity in client.graph.entity_ids.tolist()])
             client.shared["entities"].data.copy_(rows)
-            if (
-                number == 0
-                and getattr(options.settings, "private_start", "own") == "server"
-                and reading != "own first rows"
-            ):
+            if number == 0 and getattr(options.settings, "private_start", "own") == "server":
                 client.own["entities"].data.copy_(rows)
     return clients, trained, losses
 
@@ -263,12 +236,11 @@ def apart(options: KgeOptions) -> KgeOptions:
 
 
 CASES = [
-    *(("fedlu", model, {}) for model in MODELS),
-    *(("fedlu", model, {"variant": "published"}) for model in ("transe", "rotate", "complex")),
     ("fedlu", "rotate", {"mu": 0.5}),
-    *(("fedlu", model, AS_CODED) for model in ("transe", "rotate", "complex")),
-    ("fedlu", "transe", {"private_start": "server"}),
-    *(("fede-kd", model, {}) for model in MODELS),
+    ("fedlu", "distmult", {"private_start": "server"}),
+    *(("fedlu", model, {"variant": "published"}) for model in ("rotate", "complex")),
+    ("fedlu", "transe", AS_CODED),
+    ("fede-kd", "complex", {}),
     ("fede-kd", "transe", {"shared_dim_ratio": 1.0}),
 ]
 
@@ -288,35 +260,6 @@ def test_a_federation_equals_the_naive_loop(
         assert distance(result.trained[place], trained[place]) < 2e-5
 
 
-@pytest.mark.parametrize(("algorithm", "reading"), READINGS)
-def test_other_readings_are_other_runs(algorithm: str, reading: str, uneven: FederatedGraph, apart: KgeOptions) -> None:
-    """So the test above can fail: each gives tables far outside its tolerance."""
-    of_the_code = reading in ("own first rows", "tails first", "one side a batch")
-    options = replace(apart, algorithm=algorithm, **(AS_CODED if of_the_code else {}))
-    result = run_federation(uneven, options)
-    clients, _, _ = naive_federation(uneven, options, reading)
-    away = [
-        max(distance(result.private[place], client.own), distance(result.tables[place], client.shared))
-        for place, client in enumerate(clients)
-    ]
-    assert max(away) > 1e-3
-
-
-@pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
-def test_who_sits_out_keeps_both_models(algorithm: str, uneven: FederatedGraph, apart: KgeOptions) -> None:
-    stack, private, trainer = trainer_of(list(uneven.clients), ALL, replace(apart, algorithm=algorithm))
-
-    def rows(client: int) -> list[Tensor]:
-        return [one.rows(table, client).detach().clone() for one in (stack, private) for table in TABLES]
-
-    trainer.train_round(1, ALL)
-    before = [rows(client) for client in ALL]
-    trainer.train_round(2, [0, 2])
-    for client in ALL:
-        same = [torch.equal(*pair) for pair in zip(before[client], rows(client), strict=True)]
-        assert all(same) if client == 1 else not any(same)
-
-
 def trainer_of(
     graphs: list[ClientGraph], keys: list[int], options: KgeOptions
 ) -> tuple[ClientStack, ClientStack, LocalTrainer]:
@@ -325,36 +268,6 @@ def trainer_of(
     relations = private.tables["relations"] if options.algorithm == "fedlu" else None
     stack = ClientStack(graphs, keys, options.kge_model(), options.seed, CPU, relations=relations)
     return stack, private, LocalTrainer(stack, options, private)
-
-
-@pytest.mark.parametrize("private_start", ["own", "server"])
-def test_both_models_may_start_from_the_rows_of_the_server(
-    private_start: str, uneven: FederatedGraph, apart: KgeOptions
-) -> None:
-    """Three clients after round 0: by name, the rows of each one's second model are those that the server drew."""
-    federation = Federation(uneven, replace(apart, algorithm="fedlu", private_start=private_start))
-    federation.align()
-    shared = federation.exchange.server["entities"]
-    of_server = dict(zip(shared.names, shared.rows.tolist(), strict=True))
-    assert federation.task.private
-    for place, client in enumerate(uneven.clients):
-        received = [of_server[uneven.entities[number]] for number in client.entity_ids.tolist()]
-        assert federation.task.stack.rows("entities", place).tolist() == received
-        assert (federation.task.private.rows("entities", place).tolist() == received) == (private_start == "server")
-    relations = [stack.tables["relations"] for stack in (federation.task.stack, federation.task.private)]
-    assert relations[0] is relations[1]
-
-
-@pytest.mark.parametrize(("negative_sides", "steps"), [("tail", 3), ("both", 3), ("each", 6)])
-def test_heads_and_tails_of_each_batch_are_two_steps(
-    negative_sides: str, steps: int, uneven: FederatedGraph, apart: KgeOptions
-) -> None:
-    """The longest client has 3 batches; what is announced to an observer is what is done."""
-    options = replace(apart, algorithm="fedlu", negative_sides=negative_sides, local_epochs=1)
-    _, _, trainer = trainer_of(list(uneven.clients), ALL, options)
-    done: list[None] = []
-    trainer.train_round(1, ALL, lambda: done.append(None))
-    assert len(done) == trainer.num_steps(ALL) == steps
 
 
 class TestWithoutDistillation:
@@ -380,75 +293,9 @@ class TestWithoutDistillation:
                 assert not torch.equal(waits[number][key], at_once[number][key])
             assert not torch.equal(waits[2][key], never[2][key])
 
-    @pytest.mark.parametrize("variant", ["paper", "published"])
-    @pytest.mark.parametrize("model", ["transe", "complex"])
-    def test_fedlu_is_single_and_fede(
-        self, model: str, variant: str, uneven: FederatedGraph, apart: KgeOptions
-    ) -> None:
-        """FedLU's negatives weigh alike at any temperature. FedE takes each step's relations from the independent client.
-
-        Adam divides a gradient by its size plus 1e-8, which tells a loss from twice the loss where gradients are tiny: so
-        steps are small here, and gamma is, which keeps scores and so gradients away from zero.
-        """
-        apart = replace(apart, gamma=2.0, learning_rate=0.001)
-        options = replace(apart, algorithm="fedlu", model=model, variant=variant, mu=0.0)
-        stack, private, fedlu = trainer_of(list(uneven.clients), ALL, options)
-        plain = replace(apart, model=model, temperature=0.0, variant=variant)
-        alone = ClientStack(uneven.clients, ALL, plain.kge_model(), plain.seed, CPU, purpose="initial private rows")
-        single = LocalTrainer(alone, replace(plain, algorithm="single"))
-        shared = ClientStack(uneven.clients, ALL, plain.kge_model(), plain.seed, CPU)
-        fede = LocalTrainer(shared, plain)
-        relations: list[Tensor] = []
-
-        def keep() -> None:
-            relations.append(alone.tables["relations"].detach().clone())
-
-        def give() -> None:
-            shared.tables["relations"].detach().copy_(relations.pop(0))
-
-        scale, atol = (2 if variant == "paper" else 1), 2e-5  # the paper of FedLU does not halve the loss
-        for number in (1, 2):
-            for trainer in (fedlu, single, fede):
-                trainer.begin_round()
-            together = fedlu.train_round(number, ALL)
-            keep()
-            own = single.train_round(number, ALL, keep)
-            give()
-            world = fede.train_round(number, ALL, give)
-            for place in ALL:
-                assert together[place] == pytest.approx(scale * (own[place] + world[place]), rel=1e-5)
-            for table in TABLES:
-                torch.testing.assert_close(private.tables[table], alone.tables[table], atol=atol, rtol=0)
-            torch.testing.assert_close(stack.tables["entities"], shared.tables["entities"], atol=atol, rtol=0)
-            # What the federation makes of the rows is the same for both.
-            for one in (stack, shared):
-                one.tables["entities"].detach().mul_(0.9)
-
-    def test_with_distillation_it_is_neither(self, uneven: FederatedGraph, apart: KgeOptions) -> None:
-        ends = []
-        for mu in (0.0, 2.0):
-            stack, private, trainer = trainer_of(list(uneven.clients), ALL, replace(apart, algorithm="fedlu", mu=mu))
-            trainer.train_round(1, ALL)
-            ends.append((private.tables["entities"], private.tables["relations"], stack.tables["entities"]))
-        for without, taught in zip(*ends, strict=True):
-            assert float((without - taught).abs().max()) > 1e-3
-
 
 class TestHeadline:
     """What is reported is the private model's; the shared one's ranks stand beside it."""
-
-    @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
-    def test_ranks_are_those_of_the_private_model(
-        self, algorithm: str, uneven: FederatedGraph, apart: KgeOptions
-    ) -> None:
-        options = replace(apart, algorithm=algorithm, learning_rate=0.05)
-        result = run_federation(uneven, options)
-        for place, client in enumerate(uneven.clients):
-            own = naive_ranks(options.private_model(), result.private[place], client, "test")
-            shared = naive_ranks(options.kge_model(), result.tables[place], client, "test")
-            assert np.array_equal(result.test_ranks[place], own)
-            assert np.array_equal(result.shared_test_ranks[place], shared)
-            assert not np.array_equal(own, shared)
 
     def test_the_shared_model_may_be_ranked_before_the_broadcast(
         self, uneven: FederatedGraph, apart: KgeOptions
@@ -472,10 +319,9 @@ class TestHeadline:
                 mean = torch.stack(uploads).mean(0)
                 torch.testing.assert_close(before.tables[place].entities[row].double(), mean, atol=1e-6, rtol=0)
 
-    @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
-    def test_validation_is_too(self, algorithm: str, uneven: FederatedGraph, apart: KgeOptions) -> None:
+    def test_validation_is_too(self, uneven: FederatedGraph, apart: KgeOptions) -> None:
         """And so the best round is the private model's best; both models are kept as they were in it."""
-        options = replace(apart, algorithm=algorithm, learning_rate=0.05, eval_every=1, rounds=4)
+        options = replace(apart, algorithm="fede-kd", learning_rate=0.05, eval_every=1, rounds=4)
         result = run_federation(uneven, options)
         kept = [run_federation(uneven, replace(options, rounds=number, eval_every=number)) for number in range(1, 5)]
         own = [naive_mrr(options.private_model(), run.private, uneven) for run in kept]
@@ -487,9 +333,3 @@ class TestHeadline:
             for tables, others in zip(getattr(result, name), getattr(best, name), strict=True):
                 assert torch.equal(tables.entities, others.entities)
                 assert torch.equal(tables.relations, others.relations)
-
-    def test_the_private_model_has_the_full_dimension(self, uneven: FederatedGraph, apart: KgeOptions) -> None:
-        """feds.txt VI-A: 192 of 256 are shared; here 6 of 8, of complex numbers."""
-        result = run_federation(uneven, replace(apart, algorithm="fede-kd", model="complex"))
-        assert {tables.entities.shape[1] for tables in result.private} == {16}
-        assert {tables.entities.shape[1] for tables in result.tables} == {12}

@@ -16,7 +16,8 @@ from fkgsec.experiments.papers.judging.claims_page import command_lines
 from fkgsec.experiments.papers.judging.scoreboard import make_scoreboard, scoreboard_lines
 from fkgsec.experiments.papers.results import read_records
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
-from fkgsec.experiments.runs.record import Bytes, Record, encode_record, read_record, sealed
+from fkgsec.experiments.runs.record import Bytes, Record, read_record, sealed
+from fkgsec.experiments.runs.stored import encode_stored
 
 RESULTS = Path("results")
 CELL = "TransE FedR DDB14 C5"
@@ -155,9 +156,9 @@ def test_scores_of_unlearning_are_shares(fedr: Record) -> None:
 def test_a_record_whose_digest_was_taken_out_is_named(tmp_path: Path, fedr: Record) -> None:
     path = tmp_path / "record.json"
     made = replace(fedr, environment=replace(fedr.environment, vector_level="AVX2, znver3"))
-    path.write_bytes(encode_record(sealed(replace(made, origin=Origin("0" * 64)))))
+    path.write_bytes(encode_stored(sealed(replace(made, origin=Origin("0" * 64)))))
     assert len(read_records([tmp_path])[0]) == 1
-    path.write_bytes(encode_record(made))
+    path.write_bytes(encode_stored(made))
     assert read_records([tmp_path]) == ([], [f"{path}: has no digest, which records of its version have"])
 
 
@@ -187,7 +188,7 @@ def test_words_of_a_record_stay_on_their_line_of_a_page(table: Experiment, fedr:
 
 def test_a_record_that_was_edited_is_named(tmp_path: Path, fedr: Record) -> None:
     path = tmp_path / "record.json"
-    path.write_bytes(encode_record(sealed(replace(fedr, origin=Origin("0" * 64)))))
+    path.write_bytes(encode_stored(sealed(replace(fedr, origin=Origin("0" * 64)))))
     assert read_records([tmp_path])[1] == []
     document = json.loads(path.read_bytes())
     document["utility"]["mrr"]["value"] += 0.001
@@ -233,10 +234,3 @@ def test_a_cost_of_one_run_and_a_size_of_data(table: Experiment, fedr: Record) -
     other = table._replace(cells=(cell._replace(figures={"entities": 4462.3}),))
     assert standing(other, fedr)[0] == "outside"
     assert exact(4462.2, 5).low == 4462.2
-
-
-def test_the_page_says_what_was_left_out(table: Experiment, fedr: Record) -> None:
-    forged = replace(fedr, environment=replace(fedr.environment, dirty=True))
-    page = "\n".join(scoreboard_lines(make_scoreboard([table], [forged]), admit([forged]).left_out))
-    assert "* Left out: fedr transe on DDB14-Fed5, seed 12345: its checkout had changes" in page
-    assert "Records are not signed" in page

@@ -35,7 +35,6 @@ from fkgsec.kge.ranking import utility
 
 RESULTS = Path(summary_file).resolve().parents[2] / "results"
 PAPERS = os.environ.get("FKGSEC_PAPERS")
-FOR: list[Reading] = ["for"]
 ROWS = ("TransE FedR", "TransE FedE")
 CELL = "TransE FedR, TransE FedE, DDB14 C5"
 
@@ -180,9 +179,10 @@ def test_seeds_that_differ_much_widen_all_pairs_of_a_claim() -> None:
 
 MEDIAN = 0.04
 """A printed median advantage; that of FedR over Local is 0.05."""
+DRAWS = 400
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize(
     ("truth", "smallest", "wrong"),
     [
@@ -195,14 +195,14 @@ MEDIAN = 0.04
 def test_a_claim_is_decided_wrongly_in_at_most_5_percent_of_draws(
     seeds: int, truth: float, smallest: float, wrong: Outcome
 ) -> None:
-    """1,000 draws of twelve tests whose training varies three times as much as the prior has it.
+    """400 draws of twelve tests whose training varies three times as much as the prior has it.
 
     Tests share the difficulty of their items, and items are skewed as reciprocal ranks are. Some tests have so few items that
     their interval is as wide as the printed advantage.
     """
     rng = np.random.default_rng(seeds)
     num_tests, deviation, times = 12, 3 * OTHER_DEVIATION, 0
-    for _ in range(1000):
+    for _ in range(DRAWS):
         shared, found = rng.exponential(0.05, 400) - 0.05, []
         for test in range(num_tests):
             own = rng.exponential(0.05, 400) - 0.05
@@ -212,7 +212,7 @@ def test_a_claim_is_decided_wrongly_in_at_most_5_percent_of_draws(
             found.append(Compared(figure, figure, by_seed, float(items.var(ddof=1)) / len(items), "items"))
         readings: list[Reading] = [reading_of(excess, smallest) for excess in with_intervals(found, "mrr")]
         times += outcome_of(readings, num_wanted=num_tests) == wrong
-    assert times <= 50
+    assert times <= 0.05 * DRAWS
 
 
 @pytest.mark.parametrize(
@@ -221,10 +221,10 @@ def test_a_claim_is_decided_wrongly_in_at_most_5_percent_of_draws(
 def test_a_claim_of_being_above_three_rows_is_decided_wrongly_in_at_most_5_percent_of_draws(
     truths: tuple[float, ...], wrong: Outcome
 ) -> None:
-    """1,000 draws of nine tests of three pairs, which share the first row's run."""
+    """400 draws of nine tests of three pairs, which share the first row's run."""
     rng, times = np.random.default_rng(0), 0
     figure = Estimate(0.4, 0.4, 0.4, 400, "x")
-    for _ in range(1000):
+    for _ in range(DRAWS):
         compared = list[Compared]()
         for _ in range(9):
             first, first_seeds = rng.exponential(0.1, 400), rng.normal(0, OTHER_DEVIATION, 5)
@@ -235,21 +235,21 @@ def test_a_claim_of_being_above_three_rows_is_decided_wrongly_in_at_most_5_perce
         readings = [reading_of(excess, MEDIAN / 2) for excess in with_intervals(compared, "mrr")]
         tests = [together(readings[start : start + 3]) for start in range(0, 27, 3)]
         times += outcome_of(tests, num_wanted=9) == wrong
-    assert times <= 50
+    assert times <= 0.05 * DRAWS
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize(("truth", "wrong"), [(MEDIAN, "against"), (0.0, "for")])
 def test_a_pair_is_read_wrongly_in_at_most_5_percent_of_draws(seeds: int, truth: float, wrong: Reading) -> None:
     """Of a pair with the printed median advantage, and of a tie. Training varies as the prior has it."""
     rng, times = np.random.default_rng(seeds), 0
-    for _ in range(1000):
+    for _ in range(DRAWS):
         items = rng.exponential(0.1, 400) - 0.1
         by_seed = truth + items.mean() + rng.normal(0, OTHER_DEVIATION, seeds)
         figure = Estimate(0.4, 0.4, 0.4, 400, "x")
         (excess,) = with_intervals([Compared(figure, figure, by_seed, float(items.var(ddof=1)) / 400, "items")], "mrr")
         times += reading_of(excess, MEDIAN / 2) == wrong
-    assert times <= 50
+    assert times <= 0.05 * DRAWS
 
 
 def test_the_smallest_difference_is_half_the_median_that_the_paper_prints() -> None:
@@ -396,17 +396,6 @@ def test_runs_on_data_that_stand_in_for_the_papers_decide_nothing() -> None:
 )  # fmt: skip
 def test_the_rule(readings: list, outcome: str) -> None:
     assert outcome_of(readings) == outcome
-
-
-def test_a_few_cheap_tests_decide_no_large_table() -> None:
-    assert outcome_of(FOR * 14, num_wanted=60) == "open"
-    assert outcome_of(FOR * 15, num_wanted=60) == "holds"
-
-
-def test_a_reading_is_where_the_whole_interval_is() -> None:
-    assert [reading_of(Estimate(0.0, low, high, 9, "x")) for low, high in ((0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1))] == [
-        "for", "against", "undecided",
-    ]  # fmt: skip
 
 
 def test_claims_on_nothing_are_refused(table: Experiment, tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ from fkgsec.experiments.reporting.reading import read_runs
 from fkgsec.experiments.reporting.sheets import interval, short
 from fkgsec.experiments.reporting.words import figure_reasons
 from fkgsec.experiments.runs.compare import read_comparison
-from fkgsec.experiments.runs.record import Record, encode_record, read_record
+from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.spec import Spec
-from fkgsec.experiments.runs.stored import decode_stored
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from tests.pictures import rendering
 
 SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20",
@@ -376,7 +376,7 @@ def test_a_claim_is_wrong_only_when_the_victim_has_no_such_triple(runs: list[Run
 
 def test_no_examples_leaves_no_triple_of_a_victim_on_the_page(runs: list[Run]) -> None:
     with_examples, without = page_of(*runs).text, page_of(*runs, examples=False).text
-    assert "The server learnt of hospital-" in with_examples
+    assert "The server learned about hospital-" in with_examples
     assert "patient " in with_examples
     assert "patient " not in without.replace("generated patients", "")
     assert "None are shown: they were left out" in without
@@ -682,7 +682,7 @@ def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     quiet = read_record(folder / "none" / "record.json")
     quiet = msgspec.structs.replace(quiet, figures=[], data=msgspec.structs.replace(quiet.data, hash="0" * 64))
     place = tmp_path_factory.mktemp("page")
-    (place / "quiet.json").write_bytes(encode_record(quiet))
+    (place / "quiet.json").write_bytes(encode_stored(quiet))
     with rendering():
         assert run_report(folder, place / "quiet.json", "--out", place / "report.html")[0] == 0
     return (place / "report.html").as_uri()
