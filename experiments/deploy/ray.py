@@ -106,7 +106,9 @@ class Host:
             return error
         return losses, packed(with_trainer(task.snapshot(), task.trainer_state()))
 
-    def ranks(self, name: str, kind: str, split: str, content: bytes) -> list[np.ndarray] | TrainingError:
+    def ranks(
+        self, name: str, kind: str, split: str, content: bytes, sampled: bool
+    ) -> list[np.ndarray] | TrainingError:
         """Rank a split of each client with these tables.
 
         Args:
@@ -115,7 +117,7 @@ class Host:
         task = self._task_of_run(name)
         evaluator = task.shared_evaluator if kind == "shared" else task.evaluator
         try:
-            return evaluator.ranks(split, safetensors.torch.load(content))
+            return evaluator.ranks(split, safetensors.torch.load(content), sampled=sampled)
         except TrainingError as error:
             return error
 
@@ -342,12 +344,15 @@ class SpreadEvaluator(Evaluator):
         rows = {table: whole[table].detach()[self._stack.span(table, client)] for table in TABLES}
         return ClientTables(rows["entities"], rows["relations"])
 
-    def ranks(self, split: str, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
+    def ranks(
+        self, split: str, tables: Mapping[str, Tensor] | None = None, *, sampled: bool = False
+    ) -> list[np.ndarray]:
         """Rank a split of each client, as `Evaluator.ranks`."""
         whole = self._stack.tables if tables is None else tables
         whole, groups = {table: whole[table].detach() for table in TABLES}, self._task.groups
         arguments = {
-            number: (self._kind, split, packed(self._task.part(whole, group))) for number, group in enumerate(groups)
+            number: (self._kind, split, packed(self._task.part(whole, group)), sampled)
+            for number, group in enumerate(groups)
         }
         by_client: dict[int, np.ndarray] = {}
         for number, ranks in self._task.call("ranks", arguments).items():
