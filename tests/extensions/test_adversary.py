@@ -27,7 +27,7 @@ def test_it_flips_its_uploads_and_nothing_else() -> None:
     assert run_identity(graph, options) != run_identity(graph, options, Flipper("hospital-2"))
     assert 2 in flipped.transcript.frames
     assert 2 not in honest.transcript.frames
-    started = run_federation(graph, options, adversary=Flipper("hospital-2")).started["entities"]["client/hospital-2"]
+    started = flipped.started["entities"]["client/hospital-2"]
     sent = {
         m.sender: m.unpack() for m in flipped.transcript.messages(4) if isinstance(m, Rows) and m.receiver == "server"
     }
