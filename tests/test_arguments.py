@@ -156,5 +156,5 @@ def test_what_functions_refuse() -> None:
         partition(graph, "triples", 2, 0)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match=r"^options must .*got dict"):
         run_federation(graph, {"rounds": 3})  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match=r"give make_transport=fkgsec.defenses.make_transport$"):
+    with pytest.raises(SpecError, match=r"pass make_transport=fkgsec.defenses.make_transport$"):
         run_federation(graph, KgeOptions(defense="secagg", rounds=1))

@@ -72,7 +72,7 @@ def test_plaintext_uploads_of_clients_that_share_no_entity_are_exposed(
     attacked = fkgsec("attack", *words, "--out", tmp_path / "run")
     assert attacked.exit_code == 0, attacked.output
     assert re.search(r"What did a client send\? +EXPOSED", attacked.stdout)
-    assert "LEAKS" not in attacked.stdout
+    assert not re.search(r"\? +LEAKS", attacked.stdout)
     compared = fkgsec("compare", *words, "--case", "none", "--case", "secagg", "--out", tmp_path / "compared")
     assert "What did a client send?" in compared.stdout
     assert "lower by" in compared.stdout

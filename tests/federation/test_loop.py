@@ -189,7 +189,7 @@ def test_halves_of_participants_round_up(options: KgeOptions) -> None:
 
 
 def test_a_defense_is_never_left_out(uneven: FederatedGraph, options: KgeOptions) -> None:
-    with pytest.raises(SpecError, match=r"defense .secagg. was asked for"):
+    with pytest.raises(SpecError, match=r"defense .secagg. is set"):
         run_federation(uneven, replace(options, defense="secagg"))
 
 

@@ -110,7 +110,7 @@ def test_sums_cannot_stop_it(probed, defense: str) -> None:
     assert np.mean([one.estimate.value for one in of_victims(found)]) > 0.6
     seen = found[ALL, "visibility", ""]
     if defense:
-        assert seen.reason == "nobody sees the change of one client whole"
+        assert seen.reason == "no party sees the whole change of one client"
     else:
         assert seen.estimate.value > 5
         assert seen.counts == {"rank": 1, "clients": 3}

@@ -169,7 +169,7 @@ def test_where_nothing_is_poisoned_nothing_changes(shared_run: GnnResult) -> Non
 def test_what_cannot_be_attacked_says_why(
     graph_runs: dict[str, GnnResult], shared_run: GnnResult, two_sets: FederatedGraphs
 ) -> None:
-    assert all("nothing crosses" in one.reason for one in figures(graph_runs["local-gc"]).values())
+    assert all("transmits nothing" in one.reason for one in figures(graph_runs["local-gc"]).values())
     assert all("classes are 0 to 1" in one.reason for one in figures(shared_run, target_class=2).values())
     assert all("fewer than 2 nodes" in one.reason for one in figures(shared_run, trigger_size=0.05).values())
     found = figures(graph_runs["fedavg"])

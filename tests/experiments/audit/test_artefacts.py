@@ -649,7 +649,7 @@ def test_what_the_terminal_shows(fede: tuple[Manifest, Tables, FederatedGraph], 
     status, out, err = fkgsec(*command)
     assert (status, err) == (0, "")
     assert out.startswith("Verdict on the tables")
-    assert "triples that are rebuilt (reconstruction.trr) by identifiers" in out
+    assert "if linked rows are known (reconstruction.trr) by identifiers" in out
     status, out, err = fkgsec(*command, "--details")
     assert "--seeds" not in out
     shown = out[: out.index("reconstruction.err: ")]

@@ -167,7 +167,7 @@ def test_a_record_of_another_name_takes_no_scores_beside_it(folder: Path, tmp_pa
     (run,) = read_runs([tmp_path / "mine.json"])
     assert (run.name, run.scores) == ("mine", None)
     page = page_of(run)
-    assert "Without per-item scores (scores.parquet stands beside the record of a run folder): mine." in page.text
+    assert "Without per-item scores (scores.parquet, beside the record in a run folder): mine." in page.text
     assert "There are no scores of single triples to divide by relation." in page.text
 
 
@@ -379,7 +379,7 @@ def test_no_examples_leaves_no_triple_of_a_victim_on_the_page(runs: list[Run]) -
     assert "The server learned about hospital-" in with_examples
     assert "patient " in with_examples
     assert "patient " not in without.replace("generated patients", "")
-    assert "None are shown: they were left out" in without
+    assert "No claims are shown: they were left out" in without
 
 
 def test_the_consortium_is_told_in_words_and_every_relation_has_some() -> None:
@@ -472,7 +472,7 @@ def test_no_test_triples_no_validation_and_no_bytes(runs: list[Run]) -> None:
     record = msgspec.structs.replace(record, utility={"mrr": nothing}, rounds=entries, bytes=sent)
     text = page_of(Run("bare", record)).text
     assert "No test triples. 0 MiB to the server" in text
-    assert "Nothing was validated." in text
+    assert "No validation was run." in text
     entries = [msgspec.structs.replace(entry, valid=0.1) for entry in entries]
     text = page_of(Run("bare", msgspec.structs.replace(record, rounds=entries))).text
     assert "Figures of the chart: Validation MRR by round" in text
