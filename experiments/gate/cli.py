@@ -135,7 +135,7 @@ def _print_verdict(checked: Checked, console: Console) -> None:
     from fkgsec.experiments.reporting.sheets import print_sheets
 
     print_lines(console, [*headline_lines(checked), ""])
-    print_sheets(console, [limits_sheet(checked)])
+    print_sheets(console, [limits_sheet(checked, narrow=True)])
     print_lines(console, detail_lines(checked))
 
 

@@ -1,7 +1,7 @@
 """Formats of a judged policy: table, JUnit XML, SARIF 2.1.0 and Markdown. All depend on `Checked` alone, without a clock.
 
     Path("check.sarif").write_bytes(to_sarif(checked))
-    console.print(terminal_table(limits_sheet(checked)))
+    console.print(terminal_table(limits_sheet(checked, narrow=True)))
 
 Names in evidence come from users' data. Each format escapes its own syntax, and control characters become U+FFFD.
 """
@@ -35,18 +35,18 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
-def limits_sheet(checked: Checked, *, why: bool = False) -> Sheet:
+def limits_sheet(checked: Checked, *, why: bool = False, narrow: bool = False) -> Sheet:
     """Return a row for each limit.
 
     Args:
         checked: a judged policy.
-        why: add the reasons; without them the table fits in 80 columns.
+        why: add the reasons.
+        narrow: break names and intervals, so that a table without reasons fits in 80 columns.
     """
     rows = []
     for verdict in checked.verdicts:
         name, measured = verdict.about, show_figure(verdict.measured, verdict.kind)
-        # Break long lines at their first comma, to fit in 80 columns.
-        if not why:
+        if narrow:
             name = name.replace("_advantage", "\n  _advantage").replace(", ", ",\n  ", 1)
             measured = measured.replace(" [", "\n[")
         rows.append((

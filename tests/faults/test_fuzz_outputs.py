@@ -149,7 +149,7 @@ def check_verdicts(drawn: list[str]) -> None:
     )
     console, out = make_console(), io.StringIO()
     console.file = out
-    print_sheets(console, [limits_sheet(checked)])
+    print_sheets(console, [limits_sheet(checked, narrow=True)])
     for line in detail_lines(checked):
         console.print(line)
     clean(out.getvalue())

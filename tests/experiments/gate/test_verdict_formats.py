@@ -189,9 +189,9 @@ def test_markdown_says_by_which_inference_a_figure_was_reached() -> None:
 
 
 def test_a_pipe_in_a_name_does_not_end_a_cell() -> None:
-    one = verdict("fail", proportion(300, 1000), about="reconstruction.trr, collusion, leak 0.5, a|b")
+    one = verdict("fail", proportion(300, 1000), about="reconstruction.trr_advantage, collusion, leak 0.5, a|b")
     text = to_markdown(msgspec.structs.replace(checked(), verdicts=[one]))
-    assert r"reconstruction.trr, collusion, leak 0.5, a\|b`" in text
+    assert r"reconstruction.trr_advantage, collusion, leak 0.5, a\|b`" in text
 
 
 def test_json_holds_everything() -> None:
@@ -213,7 +213,7 @@ def test_the_verdict_stands_first_with_the_figure_and_its_base() -> None:
 def test_the_table_fits_80_columns_and_names_what_does_not_pass() -> None:
     console = Console(width=80, markup=False)
     with console.capture() as capture:
-        console.print(terminal_table(limits_sheet(checked())))
+        console.print(terminal_table(limits_sheet(checked(), narrow=True)))
     shown = capture.get()
     assert all(len(line) <= 80 for line in shown.splitlines())
     for word in (
