@@ -77,12 +77,14 @@ def read_mechanisms(path: Path) -> list[tuple[int, Any]]:
     kinds: dict[str, Any] = {str(kind.__struct_config__.tag): kind for kind in notary.Mechanism.__subclasses__()}
     document = read_document(path)
     several = isinstance(document.content, list)
+    if document.content == []:
+        document.wrong((), "expected settings of a mechanism, or a list of them; got an empty list")
     mechanisms = []
     for number, item in enumerate(document.content if several else [document.content]):
         where = (str(number),) if several else ()
         fields = dict(document.mapping(where, item))
         name = fields.pop("mechanism", None)
-        if name not in kinds:
+        if not isinstance(name, str) or name not in kinds:
             document.wrong((*where, "mechanism"), f"must be one of {', '.join(kinds)}; got {name!r}")
         names = kinds[name].__struct_fields__
         for key in fields:

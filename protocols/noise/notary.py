@@ -70,7 +70,7 @@ class FlowerCentral(Mechanism, frozen=True, tag="flower-central"):
 
 
 class NvflareSvt(Mechanism, frozen=True, tag="nvflare-svt"):
-    """NVFlare's filter `SVTPrivacy`: selects values by the sparse vector technique and adds Laplace noise to them.
+    """NVFlare's filter `SVTPrivacy` up to release 2.7: the sparse vector technique selects values, Laplace noise hides them.
 
     Attributes:
         fraction, epsilon, noise_var, gamma, tau, replace: its arguments, with its defaults.
@@ -183,7 +183,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
         delta: in (0, 1).
 
     Returns:
-        Epsilon, at most 1e-9 of itself too large; 0 where delta alone is enough.
+        Epsilon, at most 1e-9 of itself too large, for ratios below 1e-4 that of 1e-4; 0 where delta alone is enough.
 
     Source: Balle and Wang 2018, Theorem 8; composition by Dong, Roth, Su 2022, Corollary 3.3.
 
@@ -201,9 +201,11 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
         second = math.exp(-a * a / 2) * erfcx(-b / math.sqrt(2)) / 2
         return float(ndtr(a) - second)
 
-    low, high = 0.0, ratio * ratio / 2 + ratio * math.sqrt(2 * math.log(1 / delta)) + 1e-12
-    if spent(0.0) <= delta:
+    if math.erf(ratio / math.sqrt(8)) <= delta:
         return 0.0
+    # The difference of two nearly equal terms is lost to rounding for small ratios.
+    ratio = max(ratio, 1e-4)
+    low, high = 0.0, ratio * ratio / 2 + ratio * math.sqrt(2 * math.log(1 / delta)) + 1e-12
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
         if middle in (low, high):
@@ -223,6 +225,8 @@ def notarize(mechanism: AnyMechanism) -> Notarized:
 
 def _flower_local(settings: FlowerLocal) -> Notarized:
     scale = settings.sensitivity * math.sqrt(2 * math.log(1.25 / settings.delta)) / settings.epsilon
+    if not 0 < scale < math.inf:
+        raise AccountingError(f"the standard deviation of the noise is {scale:g}")
     clip, repeated = settings.clipping_norm, math.sqrt(settings.rounds)
 
     def reading(sensitivity: float, case: str, *, applies: bool = True) -> Reading:
@@ -264,10 +268,19 @@ def _flower_local(settings: FlowerLocal) -> Notarized:
 def _flower_central(settings: FlowerCentral) -> Notarized:
     multiplier, repeated = settings.noise_multiplier, math.sqrt(settings.rounds)
     share = settings.largest_weight
+    # Shares add up to 1, so that the largest is at least the mean; the factor leaves room for a rounded share.
+    if share is not None and share * settings.num_sampled_clients < 0.99:
+        raise AccountingError(
+            f"largest_weight must be at least 1/num_sampled_clients, {1 / settings.num_sampled_clients:.4g}; got {share:g}"
+        )
+    if settings.num_clients is not None and settings.num_clients < settings.num_sampled_clients:
+        raise AccountingError(
+            f"num_clients must be at least num_sampled_clients, {settings.num_sampled_clients:,}; got {settings.num_clients:,}"
+        )
     unequal = share is not None and share * settings.num_sampled_clients > 1
     readings = [
         Reading(gaussian_epsilon(change * repeated / multiplier, settings.delta), f"equal weights: {case}", not unequal)
-        for change, case in ((1, "a client sends a zero update"), (2, "a client's data are replaced"))
+        for change, case in _CHANGES
     ]
     failing = []
     if share is None:
@@ -276,17 +289,21 @@ def _flower_central(settings: FlowerCentral) -> Notarized:
         )
     elif unequal:
         ratio = repeated * share * settings.num_sampled_clients / multiplier
-        readings.append(
-            Reading(gaussian_epsilon(ratio, settings.delta), f"a client of weight {share:g} sends a zero update")
-        )
+        readings += [
+            Reading(gaussian_epsilon(change * ratio, settings.delta), f"a client of weight {share:g}: {case}")
+            for change, case in _CHANGES
+        ]
         failing.append(
             f"noise is scaled for weights of 1/{settings.num_sampled_clients}; the largest client has {share:g}"
         )
     if settings.num_clients is not None and settings.num_clients > settings.num_sampled_clients:
         rate = settings.num_sampled_clients / settings.num_clients
         readings.append(
-            Reading(
-                epsilon_of_sampled(multiplier, rate, settings.rounds, settings.delta),
+            _sampled(
+                multiplier,
+                rate,
+                settings.rounds,
+                settings.delta,
                 f"if each client took part independently with probability {rate:g}",
                 applies=False,
             )
@@ -304,6 +321,8 @@ def _flower_central(settings: FlowerCentral) -> Notarized:
         (
             "the server, which sees every update",
             "clients that do not clip, if clipping is theirs",
+            "rounds with fewer replies than num_sampled_clients: a client's share grows, the noise does not",
+            "the number of examples, which sets weights",
             "metrics",
             _NUMPY,
             _TUNING,
@@ -321,7 +340,7 @@ def _nvflare_svt(settings: NvflareSvt) -> Notarized:
     selection = settings.epsilon / 2 + budget * settings.num_parameters / (2 * num_sent)
     values = num_sent * settings.noise_var
     return Notarized(
-        "NVFlare SVTPrivacy",
+        "NVFlare SVTPrivacy up to release 2.7",
         f"one client's data, over {_times(settings.rounds, 'upload')}",
         settings.epsilon,
         0.0,
@@ -340,6 +359,7 @@ def _nvflare_svt(settings: NvflareSvt) -> Notarized:
             "the sparse vector technique must stop after the number of accepted values that it pays for; the filter does not",
         ),
         (
+            "release 2.8 and later, which clip values before noise and divide epsilon otherwise",
             "arrays without dimensions, which are sent unchanged",
             "releases without the argument `replace` send accepted values that are not drawn again without noise",
             _NUMPY,
@@ -350,11 +370,24 @@ def _nvflare_svt(settings: NvflareSvt) -> Notarized:
 
 def _opacus(settings: Opacus) -> Notarized:
     batches = math.ceil(settings.num_examples / settings.batch_size)
-    poisson = epsilon_of_sampled(settings.noise_multiplier, 1 / batches, settings.epochs * batches, settings.delta)
-    readings, failing = [Reading(poisson, f"Poisson sampling at rate 1/{batches}: one example added or removed")], []
+    readings, failing = (
+        [
+            _sampled(
+                settings.noise_multiplier,
+                1 / batches,
+                settings.epochs * batches,
+                settings.delta,
+                f"Poisson sampling at rate 1/{batches}: one example added or removed",
+            )
+        ],
+        [],
+    )
     if not settings.poisson_sampling:
+        failing.append(
+            f"Opacus reports about {readings[0].epsilon:.4g}, for Poisson sampling; poisson_sampling=False keeps the batches of "
+            "the data loader"
+        )
         readings = [_shuffled(settings.noise_multiplier, settings.epochs, settings.delta)]
-        failing.append(f"Opacus reports {poisson:.4g}, for Poisson sampling; poisson_sampling=False shuffles")
     return Notarized(
         "Opacus",
         f"one example of one client, over {_times(settings.epochs, 'epoch')}",
@@ -364,7 +397,13 @@ def _opacus(settings: Opacus) -> Notarized:
         "gradients",
         tuple(readings),
         tuple(failing),
-        (*_OF_EXAMPLES, _TUNING),
+        (
+            *_OF_EXAMPLES,
+            "data loaders that draw an example twice an epoch, if poisson_sampling is False",
+            "data loaders with drop_last: they make fewer batches, and Opacus samples at a higher rate",
+            "floating-point noise from PyTorch's generator, unless secure_mode is on",
+            _TUNING,
+        ),
     )
 
 
@@ -392,21 +431,51 @@ def _tf_privacy(settings: TfPrivacy) -> Notarized:
         "gradients",
         (
             _shuffled(multiplier, settings.epochs, settings.delta),
-            Reading(
-                epsilon_of_sampled(multiplier, 1 / batches, settings.epochs * batches, settings.delta),
+            _sampled(
+                multiplier,
+                1 / batches,
+                settings.epochs * batches,
+                settings.delta,
                 f"if batches were drawn by Poisson sampling at rate 1/{batches}",
                 applies=False,
             ),
         ),
         tuple(failing),
-        (*_OF_EXAMPLES, _TUNING),
+        (*_OF_EXAMPLES, "floating-point noise from TensorFlow's generator", _TUNING),
     )
 
 
+_CHANGES = ((1, "a client sends a zero update"), (2, "a client's data are replaced"))
 _OF_EXAMPLES = (
     "a person with several examples: k examples have up to k times the sensitivity",
     "what one triple changes in other examples, such as negatives, filters and weights",
 )
+
+
+def _sampled(multiplier: float, rate: float, count: int, delta: float, case: str, *, applies: bool = True) -> Reading:
+    """Compute epsilon of sampled Gaussian noise; where the accountant would be slow or wrong, a looser upper bound.
+
+    Source: Mironov, Talwar, Zhang 2019 (Renyi divergences of sampled noise), by opacus.
+    """
+    # Outside of these limits the grid of the accountant outgrows memory, or the rounding of its transform exceeds delta.
+    if delta >= 1e-12 and 0.3 <= multiplier <= 100 and count <= 1e5:
+        try:
+            return Reading(epsilon_of_sampled(multiplier, rate, count, delta), case, applies)
+        except AccountingError:
+            pass
+    from opacus.accountants.analysis import rdp
+
+    # Sampling never adds to epsilon.
+    epsilon = gaussian_epsilon(math.sqrt(count) / multiplier, delta)
+    orders = range(2, 257)
+    # The divergences are log(A) / (order - 1); rounding dominates where they are tiny.
+    divergences = rdp.compute_rdp(q=rate, noise_multiplier=multiplier, steps=1, orders=orders)
+    bounds = [
+        count * (float(divergence) + 1e-12) + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+        for order, divergence in zip(orders, divergences, strict=True)
+        if math.isfinite(divergence)
+    ]
+    return Reading(max(0.0, min(epsilon, *bounds)) if bounds else epsilon, f"{case}; upper bound", applies)
 
 
 def _shuffled(multiplier: float, epochs: int, delta: float) -> Reading:
