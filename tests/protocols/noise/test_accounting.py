@@ -401,3 +401,10 @@ def test_guarantees_of_different_units_do_not_compose() -> None:
         compose([stated(Releases("gaussian", 1.0, 1)), Guarantee(1, 0, "client", "one row replaced", "", 1, None, "")])
     with pytest.raises(AccountingError, match="nothing to compose"):
         compose([])
+
+
+def test_prv_is_refused_where_opacus_cuts_tails() -> None:
+    releases = [Releases("gaussian", 2.0, 3)]
+    assert epsilon_of(releases, delta=1e-12, accountant="prv") > 0
+    with pytest.raises(AccountingError, match="below 1e-12"):
+        epsilon_of(releases, delta=1e-14, accountant="prv")
