@@ -14,6 +14,7 @@ import math
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from fkgsec.protocols.noise.accounting import epsilon_of_sampled
@@ -467,11 +468,11 @@ def _sampled(multiplier: float, rate: float, count: int, delta: float, case: str
 
     # Sampling never adds to epsilon.
     epsilon = gaussian_epsilon(math.sqrt(count) / multiplier, delta)
-    orders = range(2, 257)
+    orders = [float(order) for order in range(2, 257)]
     # The divergences are log(A) / (order - 1); rounding dominates where they are tiny.
-    divergences = rdp.compute_rdp(q=rate, noise_multiplier=multiplier, steps=1, orders=orders)
+    divergences = np.asarray(rdp.compute_rdp(q=rate, noise_multiplier=multiplier, steps=1, orders=orders)).tolist()
     bounds = [
-        count * (float(divergence) + 1e-12) + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+        count * (divergence + 1e-12) + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
         for order, divergence in zip(orders, divergences, strict=True)
         if math.isfinite(divergence)
     ]
