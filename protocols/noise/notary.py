@@ -10,6 +10,7 @@ that fails, and says what no epsilon covers. Nothing is executed and no framewor
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -371,24 +372,20 @@ def _nvflare_svt(settings: NvflareSvt) -> Notarized:
 
 def _opacus(settings: Opacus) -> Notarized:
     batches = math.ceil(settings.num_examples / settings.batch_size)
-    readings, failing = (
-        [
-            _sampled(
-                settings.noise_multiplier,
-                1 / batches,
-                settings.epochs * batches,
-                settings.delta,
-                f"Poisson sampling at rate 1/{batches}: one example added or removed",
-            )
-        ],
-        [],
+    failing: tuple[str, ...] = ()
+    reading = _sampled(
+        settings.noise_multiplier,
+        1 / batches,
+        settings.epochs * batches,
+        settings.delta,
+        f"Poisson sampling at rate 1/{batches}: one example added or removed",
     )
     if not settings.poisson_sampling:
-        failing.append(
-            f"Opacus reports about {readings[0].epsilon:.4g}, for Poisson sampling; poisson_sampling=False keeps the batches of "
-            "the data loader"
+        failing = (
+            f"Opacus reports about {reading.epsilon:.4g}, for Poisson sampling; poisson_sampling=False keeps the batches of the "
+            "data loader",
         )
-        readings = [_shuffled(settings.noise_multiplier, settings.epochs, settings.delta)]
+        reading = _shuffled(settings.noise_multiplier, settings.epochs, settings.delta)
     return Notarized(
         "Opacus",
         f"one example of one client, over {_times(settings.epochs, 'epoch')}",
@@ -396,8 +393,8 @@ def _opacus(settings: Opacus) -> Notarized:
         settings.delta,
         f"sigma = noise_multiplier max_grad_norm = {settings.noise_multiplier * settings.max_grad_norm:.4g} on sums of clipped "
         "gradients",
-        tuple(readings),
-        tuple(failing),
+        (reading,),
+        failing,
         (
             *_OF_EXAMPLES,
             "data loaders that draw an example twice an epoch, if poisson_sampling is False",
@@ -460,10 +457,8 @@ def _sampled(multiplier: float, rate: float, count: int, delta: float, case: str
     """
     # Outside of these limits the grid of the accountant outgrows memory, or the rounding of its transform exceeds delta.
     if delta >= 1e-12 and 0.3 <= multiplier <= 100 and count <= 1e5:
-        try:
+        with contextlib.suppress(AccountingError):
             return Reading(epsilon_of_sampled(multiplier, rate, count, delta), case, applies)
-        except AccountingError:
-            pass
     from opacus.accountants.analysis import rdp
 
     # Sampling never adds to epsilon.
